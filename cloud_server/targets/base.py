@@ -1,0 +1,83 @@
+"""What a target model must do for the engine: hold rows of ids, evaluate, answer decisions."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from outrider.protocol.decoding.sampling import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class TargetInfo:
+    """Facts about a loaded target. ``usable`` ids are real tokens; rows may be wider (padding)."""
+
+    name: str
+    usable: int
+    n_ctx: int
+    slots: int
+    eos: frozenset[int]
+    dtype: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One session's share of a forward pass.
+
+    Slot ``slot`` keeps its first ``cut`` cached ids and is fed ``ids[cut:]``; ``ids`` is the whole
+    sequence (committed ids, then the chain of drafts to judge), so that penalties see each
+    position's own past. Decisions are wanted for the last ``want`` positions: the choice made
+    after ``ids[:len(ids) - want + 1]``, ..., after ``ids``. ``want`` 0 is prefill only.
+    """
+
+    slot: int
+    cut: int
+    ids: Sequence[int]
+    want: int
+    sampling: Sampling
+    prompt_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """``ids[i]`` is the target's choice at the i-th wanted position of the row.
+
+    ``margins[i]`` is by how much that choice beat the runner-up in score (natural-log units, at
+    temperature 0 plain logits; infinity if nothing else survived): small margins are near-ties.
+    """
+
+    ids: tuple[int, ...]
+    margins: tuple[float, ...] = field(default=())
+
+
+class Target(ABC):
+    """A target model with a fixed number of slots, each holding one sequence in its cache.
+
+    Not thread-safe: the engine's owner thread calls everything but ``info``.
+    """
+
+    info: TargetInfo
+
+    @abstractmethod
+    def forward(self, rows: Sequence[Row]) -> list[Decided]:
+        """Evaluate all rows (of distinct slots) and decide. One pass where the backend can.
+
+        Raises:
+            BackendError: a row does not fit its slot or the backend failed; the caches of the
+            rows are then unspecified, and the caller must feed them again from ``cut`` 0.
+        """
+
+    @abstractmethod
+    def score(self, row: Row, candidates: Sequence[int]) -> list[tuple[float, float]]:
+        """For each wanted position: (best score, score of ``candidates[i]``), in float64.
+
+        Scores are those that the rule compares: processed logits, divided by the temperature and
+        with the coupled noise added when sampling. Minus infinity where a processor removed the
+        candidate. For audits.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free the model. Calling it twice is harmless."""

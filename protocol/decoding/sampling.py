@@ -1,0 +1,79 @@
+"""The sampling settings of an answer: one object, sent to both ends and applied by both."""
+
+from __future__ import annotations
+
+import enum
+import math
+
+import msgspec
+
+from outrider.protocol.errors import SettingError
+
+MAX_LOGIT_BIAS = 1024
+"""Entries allowed in ``logit_bias``: more than any known client sends, few enough to bound work."""
+
+
+class Rule(enum.StrEnum):
+    """How drafts are judged. See ``docs/architecture.md``, "The rules"."""
+
+    GREEDY = "greedy"
+    COUPLED = "coupled"
+    RATIO = "ratio"
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """Everything that decides which token the target chooses, apart from the target itself.
+
+    ``temperature`` 0 means greedy. ``top_k`` 0, ``top_p`` 1, ``min_p`` 0 and penalties at their
+    neutral values are off. ``repetition_penalty`` looks at the last ``repetition_window`` ids of
+    prompt and output (0: none, -1: all); presence and frequency count the output only.
+    ``seed`` (64 bits) and ``choice`` (the index under n > 1) select the noise of the coupled rule.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    repetition_window: int = 64
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int = 0
+    choice: int = 0
+
+    def __post_init__(self) -> None:
+        _check("temperature", self.temperature, 0.0, 100.0)
+        _check("top_k", self.top_k, 0, 2**31 - 1)
+        _check("top_p", self.top_p, 0.0, 1.0, low_open=True)
+        _check("min_p", self.min_p, 0.0, 1.0)
+        _check("repetition_penalty", self.repetition_penalty, 0.0, 100.0, low_open=True)
+        _check("repetition_window", self.repetition_window, -1, 2**31 - 1)
+        _check("presence_penalty", self.presence_penalty, -100.0, 100.0)
+        _check("frequency_penalty", self.frequency_penalty, -100.0, 100.0)
+        _check("seed", self.seed, 0, 2**64 - 1)
+        _check("choice", self.choice, 0, 2**32 - 1)
+        if len(self.logit_bias) > MAX_LOGIT_BIAS:
+            raise SettingError(
+                f"logit_bias has {len(self.logit_bias)} entries; at most {MAX_LOGIT_BIAS} are allowed"
+            )
+        for token, bias in self.logit_bias:
+            _check("logit_bias token id", token, 0, 2**31 - 1)
+            _check(f"logit_bias of token {token}", bias, -1000.0, 1000.0)
+        if len({token for token, _ in self.logit_bias}) != len(self.logit_bias):
+            raise SettingError("logit_bias names a token id twice")
+
+    @property
+    def rule(self) -> Rule:
+        """The rule in use: greedy at temperature 0, else coupled (ratio comes with its rows)."""
+        return Rule.GREEDY if self.temperature == 0 else Rule.COUPLED
+
+
+def _check(
+    name: str, value: float, low: float, high: float, *, low_open: bool = False
+) -> None:
+    """Refuse a value that is not a finite number inside the range, by name."""
+    inside = low < value <= high if low_open else low <= value <= high
+    if not math.isfinite(value) or not inside:
+        least = f"more than {low}" if low_open else f"at least {low}"
+        raise SettingError(f"{name} is {value}; it must be {least} and at most {high}")

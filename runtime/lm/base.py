@@ -1,0 +1,78 @@
+"""A causal language model behind four verbs: feed, cut, fork, close.
+
+The model owns the list of ids in its cache. Callers ask for a text with :func:`follow`, which
+cuts at the longest common prefix and feeds the rest; nobody else counts cache positions.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Rows = NDArray[np.float32]
+"""Logits, float32, shape ``[positions, row_width]``: row i predicts the token after position i."""
+
+
+class CausalLM(ABC):
+    """One sequence of ids in one model's cache.
+
+    Not thread-safe: one thread owns it. ``row_width`` is the width of a logits row and may exceed
+    the tokenizer's size (padding rows); ``n_ctx`` is how many ids the cache can hold.
+    """
+
+    name: str
+    row_width: int
+    n_ctx: int
+
+    @property
+    @abstractmethod
+    def ids(self) -> Sequence[int]:
+        """The ids in the cache, in order. Read only; owned by the model."""
+
+    @abstractmethod
+    def feed(self, ids: Sequence[int], rows: int = 1) -> Rows:
+        """Evaluate ``ids`` (at least one) after the cached ones; logits of the last ``rows`` positions.
+
+        ``rows`` may be 0 (prefill) up to ``len(ids)``. The array is the caller's to keep.
+
+        Raises:
+            BackendError: the context is full, an id is out of range, or the backend failed.
+            The cache is unchanged then.
+        """
+
+    @abstractmethod
+    def cut(self, length: int) -> None:
+        """Keep the first ``length`` ids of the cache and forget the rest."""
+
+    @abstractmethod
+    def fork(self) -> CausalLM:
+        """An independent sequence with the same ids, sharing the weights."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free the sequence. Calling it twice is harmless."""
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """Length of the longest common prefix of two id sequences."""
+    n = min(len(a), len(b))
+    if list(a[:n]) == list(b[:n]):  # one C-level comparison for the usual case
+        return n
+    return next(i for i in range(n) if a[i] != b[i])
+
+
+def follow(lm: CausalLM, ids: Sequence[int], rows: int = 1) -> Rows:
+    """Make the cache hold exactly ``ids`` and return the logits of its last ``rows`` positions.
+
+    Cuts at the longest common prefix and feeds the rest; positions whose logits are wanted are
+    evaluated again if they were cached already. ``ids`` must hold at least ``rows`` ids.
+    """
+    keep = min(common_prefix(lm.ids, ids), len(ids) - rows)
+    if keep < len(lm.ids):
+        lm.cut(keep)
+    if keep == len(ids):
+        return np.empty((0, lm.row_width), np.float32)
+    return lm.feed(ids[keep:], rows)
