@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from outrider.protocol.errors import BackendError
 
 Rows = NDArray[np.float32]
 """Logits, float32, shape ``[positions, row_width]``: row i predicts the token after position i."""
@@ -34,7 +37,9 @@ class CausalLM(ABC):
 
     @abstractmethod
     def feed(self, ids: Sequence[int], rows: int = 1) -> Rows:
-        """Evaluate ``ids`` (at least one) after the cached ones; logits of the last ``rows`` positions.
+        """Evaluate ``ids`` (at least one) after the cached ones.
+
+        Returns the logits of the last ``rows`` positions.
 
         ``rows`` may be 0 (prefill) up to ``len(ids)``. The array is the caller's to keep.
 
@@ -76,3 +81,40 @@ def follow(lm: CausalLM, ids: Sequence[int], rows: int = 1) -> Rows:
     if keep == len(ids):
         return np.empty((0, lm.row_width), np.float32)
     return lm.feed(ids[keep:], rows)
+
+
+class Limits(Protocol):
+    """What :func:`check_feed` has to know of a model."""
+
+    name: str
+    row_width: int
+    n_ctx: int
+
+
+def check_feed(model: Limits, ids: Sequence[int], rows: int, past: int) -> None:
+    """The conditions of ``feed`` after ``past`` cached ids, the same for every backend.
+
+    Raises:
+        BackendError: nothing to feed, more rows than ids, no room, or an id that is no token.
+    """
+    name = model.name
+    if len(ids) == 0:
+        raise BackendError(f"{name}: nothing to feed")
+    if not 0 <= rows <= len(ids):
+        raise BackendError(f"{name}: {rows} rows wanted of {len(ids)} ids")
+    if past + len(ids) > model.n_ctx:
+        raise BackendError(
+            f"{name}: the context holds {model.n_ctx} ids; {past} are cached and {len(ids)} more "
+            "do not fit"
+        )
+    low, high = min(ids), max(ids)
+    if low < 0 or high >= model.row_width:
+        bad = low if low < 0 else high
+        last = model.row_width - 1
+        raise BackendError(f"{name}: id {bad} is not a token; ids go from 0 to {last}")
+
+
+def check_cut(length: int, cached: int) -> None:
+    """The condition of ``cut``: a length from 0 to what is cached."""
+    if not 0 <= length <= cached:
+        raise BackendError(f"cannot cut to {length} ids: {cached} are cached")
