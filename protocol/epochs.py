@@ -1,0 +1,254 @@
+"""Epochs of guesses: what the edge has sent ahead, and which of it the cloud holds alive.
+
+A session has *committed* ids, owned by the cloud. An *epoch* is one tree of guesses (a chain is the
+usual case) hanging from one committed length, its *base*. The edge names epochs and numbers nodes in
+the order sent; the cloud keeps one fact a node: alive, its path equals the committed ids so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from outrider.protocol.errors import RemoteProtocolError
+
+ROOT = -1
+"""The base itself, counted as the node before node 0."""
+
+
+@dataclass(slots=True)
+class Guesses:
+    """The nodes of one epoch, as both ends keep them.
+
+    ``parents[i]`` is a node sent before i, or ``ROOT``; ``tokens[i]`` stands at sequence index
+    ``positions[i]``, the base being the index of the first guess. ``children`` maps a node to the
+    nodes under it by token: a second equal guess under one parent is the peer's mistake.
+    """
+
+    number: int
+    base: int
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    children: dict[int, dict[int, int]] = field(default_factory=dict)
+
+    def append(self, token: int, delta: int = 1) -> int:
+        """Add a node whose parent was sent ``delta`` before it; the new node's number.
+
+        Raises:
+            RemoteProtocolError: the parent would lie before the base, or the guess is a repeat.
+        """
+        node = len(self.tokens)
+        parent = node - delta
+        if delta < 1 or parent < ROOT:
+            raise RemoteProtocolError(f"node {node} of epoch {self.number} has no such parent")
+        under = self.children.setdefault(parent, {})
+        if token in under:
+            raise RemoteProtocolError(f"node {node} of epoch {self.number} repeats node {under[token]}")
+        under[token] = node
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self.positions.append(self.position(parent) + 1)
+        return node
+
+    def position(self, node: int) -> int:
+        """Sequence index of a node; of the root, that of the last committed id before the base."""
+        return self.base - 1 if node == ROOT else self.positions[node]
+
+    def path(self, node: int, start: int) -> list[int]:
+        """Tokens on the way to ``node`` at sequence indices from ``start`` (at least the base) on."""
+        tokens = []
+        while node != ROOT and self.positions[node] >= start:
+            tokens.append(self.tokens[node])
+            node = self.parents[node]
+        return tokens[::-1]
+
+    def follow(self, node: int, tokens: Sequence[int]) -> tuple[int, int]:
+        """Walk down from ``node`` along ``tokens``; (deepest node reached, tokens matched)."""
+        for count, token in enumerate(tokens):
+            below = self.children.get(node, {}).get(token)
+            if below is None:
+                return node, count
+            node = below
+        return node, len(tokens)
+
+
+class EdgeWindow:
+    """The edge's guesses: the current epoch, which of its nodes were sent, and older epochs that a
+    verdict under way may still name.
+
+    ``committed`` is the session's own list of ids, which the window reads and extends.
+    """
+
+    def __init__(self, committed: list[int], last_epoch: int = 0) -> None:
+        self.committed = committed
+        self.current = Guesses(last_epoch + 1, len(committed))
+        self.sent = 0
+        self.announced = False
+        self.tip = ROOT
+        self._older: dict[int, Guesses] = {}
+
+    @property
+    def last_announced(self) -> int:
+        """Number of the newest epoch of which a frame was sent."""
+        return self.current.number if self.announced else self.current.number - 1
+
+    @property
+    def ahead(self) -> list[int]:
+        """The chain of guesses after the committed text, newest epoch, sent or not."""
+        tokens, node = [], self.tip
+        while under := self.current.children.get(node):
+            node = next(iter(under.values()))
+            tokens.append(self.current.tokens[node])
+        return tokens
+
+    @property
+    def in_flight(self) -> int:
+        """Nodes sent that no verdict has settled: those beyond the committed length."""
+        length = len(self.committed)
+        return sum(position >= length for position in self.current.positions[: self.sent])
+
+    def restart(self) -> None:
+        """Begin a new epoch at the committed end; guesses not yet sent are forgotten.
+
+        Numbers have no gaps: an epoch of which nothing was sent is begun again under its own.
+        """
+        if self.announced:
+            self._older[self.current.number] = self.current
+        number = self.last_announced + 1
+        self.current = Guesses(number, len(self.committed))
+        self.sent, self.announced, self.tip = 0, False, ROOT
+        self._forget_settled()
+
+    def void(self) -> None:
+        """A new connection: nothing in flight counts any more, older epochs cannot be named."""
+        self.restart()
+        self._older.clear()
+
+    def resolve(self, epoch: int, node: int, start: int) -> list[int]:
+        """Tokens that a verdict names by ``node`` of the epoch with low byte ``epoch``.
+
+        Raises:
+            RemoteProtocolError: no such epoch or node, or it was never sent.
+        """
+        for guesses in (self.current, *self._older.values()):
+            if guesses.number & 0xFF == epoch:
+                limit = self.sent if guesses is self.current else len(guesses.tokens)
+                if node >= limit or guesses.base > start:
+                    break
+                return guesses.path(node, start)
+        raise RemoteProtocolError(f"verdict on node {node} of epoch {epoch}, which was not sent")
+
+    def commit(self, tokens: Sequence[int]) -> bool:
+        """Extend the committed ids; False if the current epoch does not end on them any more.
+
+        The window then starts the next epoch: contradicted, overtaken, or past the last guess.
+        """
+        self.committed.extend(tokens)
+        self.tip, matched = self.current.follow(self.tip, tokens)
+        if matched == len(tokens):
+            self._forget_settled()
+            return True
+        self.restart()
+        return False
+
+    def _forget_settled(self) -> None:
+        """An older epoch all of whose nodes lie in the committed text can no longer be named."""
+        length = len(self.committed)
+        self._older = {
+            number: guesses
+            for number, guesses in self._older.items()
+            if guesses.positions and max(guesses.positions) >= length
+        }
+
+
+class CloudWindow:
+    """The cloud's view of the newest epoch of one session.
+
+    ``tip`` is the deepest node whose whole path equals committed ids. Below it live the pending
+    guesses; everything else is dead and is never looked at again. Nodes keep their numbers, dead
+    or alive, because the edge counts them.
+    """
+
+    def __init__(self, committed: list[int]) -> None:
+        self.committed = committed
+        self.guesses: Guesses | None = None
+        self.last_epoch = 0
+        self.tip = ROOT
+
+    def void(self, last_epoch: int) -> None:
+        """A new connection or answer: no epoch until a newer one is announced."""
+        self.guesses, self.tip = None, ROOT
+        self.last_epoch = last_epoch
+
+    def begin(self, low: int, base: int) -> None:
+        """The edge announces the next epoch, whose number has the low byte ``low``.
+
+        Raises:
+            RemoteProtocolError: the number is not the next one, or the base is beyond the text.
+        """
+        number = self.last_epoch + 1
+        if number & 0xFF != low:
+            raise RemoteProtocolError(f"epoch {low} announced where {number & 0xFF} is next")
+        if base > len(self.committed):
+            raise RemoteProtocolError(f"epoch {number} hangs from {base}, beyond the committed text")
+        self.guesses, self.last_epoch, self.tip = Guesses(number, base), number, ROOT
+        self._advance()
+
+    def append(self, low: int, tokens: Sequence[int], deltas: Sequence[int]) -> None:
+        """Nodes arrive. Those that contradict what was committed meanwhile are dead on arrival.
+
+        Raises:
+            RemoteProtocolError: the epoch is not the announced one, or a node is malformed.
+        """
+        if self.guesses is None:
+            return  # an epoch that was voided: its late frames mean nothing
+        if self.guesses.number & 0xFF != low:
+            raise RemoteProtocolError(f"nodes for epoch {low}, which is not the current one")
+        for i, token in enumerate(tokens):
+            self.guesses.append(token, deltas[i] if deltas else 1)
+        self._advance()
+
+    def committed_grew(self) -> None:
+        """Compare every node with the ids committed since, whoever they came from."""
+        self._advance()
+
+    @property
+    def caught_up(self) -> bool:
+        """The committed text ends on a node (or the base): guesses below it are worth a pass."""
+        return (
+            self.guesses is not None
+            and self.guesses.position(self.tip) == len(self.committed) - 1
+        )
+
+    def chain(self, limit: int) -> list[int]:
+        """Pending guesses to judge: from the tip down, first-sent child first, at most ``limit``."""
+        tokens: list[int] = []
+        if not self.caught_up or self.guesses is None:
+            return tokens
+        node = self.tip
+        while len(tokens) < limit and (under := self.guesses.children.get(node)):
+            node = next(iter(under.values()))
+            tokens.append(self.guesses.tokens[node])
+        return tokens
+
+    @property
+    def hopeless(self) -> bool:
+        """No node can come alive again: the committed text left the tree below the tip.
+
+        Only a chain can be told so; a tree's tip may still get a sibling that is right.
+        """
+        if self.guesses is None:
+            return True
+        return not self.caught_up and bool(self.guesses.children.get(self.tip))
+
+    def settled(self, told: int) -> int | None:
+        """The tip as a verdict names it: its number if it says anything from index ``told`` on."""
+        if self.guesses is None or self.tip == ROOT or self.guesses.base > told:
+            return None
+        return self.tip if self.guesses.positions[self.tip] >= told else None
+
+    def _advance(self) -> None:
+        if self.guesses is not None:
+            start = self.guesses.position(self.tip) + 1
+            self.tip, _ = self.guesses.follow(self.tip, self.committed[start:])

@@ -1,0 +1,289 @@
+"""The frozen messages of wire version 1. ``docs/wire.md`` describes every byte of them.
+
+Two are *hot*, sent many times a second, and have a packed binary layout: :class:`Draft` and
+:class:`Verdict`. All others are *cold*: MessagePack arrays behind a type byte, to whose end a later
+version may append optional fields.
+
+A *handle* is a small number by which one connection names a session; 0, the usual one, is free on
+the wire. Ids travel packed at ``ceil(log2(size))`` bits, ``size`` being the hello's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from outrider.protocol.decoding.sampling import Sampling
+from outrider.protocol.fingerprint import Fingerprint
+
+WIRE_VERSION = 1
+
+HASH_BYTES = 4
+SESSION_BYTES = 8
+SECRET_BYTES = 16
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """Base of everything that travels."""
+
+
+# --- hot ------------------------------------------------------------------------------------
+
+
+class EpochStart(msgspec.Struct, frozen=True, kw_only=True):
+    """What the first frame of an epoch adds: where the guesses hang and what text they assume.
+
+    ``answer`` is the low byte of the answer's number; ``digest`` hashes the committed ids up to
+    ``base``.
+    """
+
+    answer: int
+    base: int
+    digest: bytes
+
+
+class Draft(Message, frozen=True, kw_only=True):
+    """Edge to cloud: appends nodes to an epoch of guesses. No nodes and not ``more``: it closes.
+
+    ``epoch`` is a low byte: epochs of a session are numbered without gaps in the order announced.
+    ``deltas[i]`` is how far before node i its parent was sent (empty: all 1, a chain; the base
+    itself counts as node -1). ``more`` false: this edge stops riding until it sends another frame.
+    """
+
+    handle: int = 0
+    epoch: int
+    start: EpochStart | None = None
+    tokens: tuple[int, ...] = ()
+    deltas: tuple[int, ...] = ()
+    more: bool = True
+
+
+class Ack(msgspec.Struct, frozen=True, kw_only=True):
+    """What a verdict says of the last draft frame received, as QUIC acks do.
+
+    ``frame`` is the low byte of the count of draft frames received for the session on this
+    connection; ``since``, ``queue`` and ``target`` are seconds since it came, of them spent waiting
+    and in the target model; ``load`` is the share of the cloud's capacity in use, 0 to 1.
+    """
+
+    frame: int
+    since: float
+    queue: float
+    target: float
+    load: float
+
+
+class Verdict(Message, frozen=True, kw_only=True):
+    """Cloud to edge: tokens committed from position ``at`` (16 low bits) on.
+
+    First those on the path to ``node`` of ``epoch`` (the edge's own guesses, from ``at`` on), if
+    ``node`` is not None, then ``ids`` in full: recovered, bonus, or advanced by the cloud alone.
+    """
+
+    handle: int = 0
+    answer: int
+    at: int
+    epoch: int = 0
+    node: int | None = None
+    ids: tuple[int, ...] = ()
+    ack: Ack | None = None
+
+
+# --- cold: the handshake --------------------------------------------------------------------
+
+
+class Hello(Message, frozen=True, kw_only=True):
+    """Edge to cloud, first on every connection; attaches and opens may follow in the same flight."""
+
+    version: int
+    agent: str
+    fingerprint: Fingerprint
+    max_message: int
+    features: tuple[str, ...] = ()
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """What the cloud allows. Ids and nodes are counts, times are seconds."""
+
+    max_message: int
+    max_prompt: int
+    max_tokens: int
+    max_nodes_per_frame: int
+    max_nodes_in_flight: int
+    max_sessions: int
+    detached_seconds: float
+
+
+class Welcome(Message, frozen=True, kw_only=True):
+    """Cloud to edge: the hello was accepted.
+
+    ``specials`` is sent only where the special tokens differ, so that the edge can tell which ids
+    it must never draft; ``same_template`` false: the edge sends messages and the cloud renders.
+    """
+
+    version: int
+    agent: str
+    model: str
+    n_ctx: int
+    eos: tuple[int, ...]
+    limits: Limits
+    same_template: bool
+    specials: dict[int, bytes] | None = None
+    objective: str = "latency"
+    features: tuple[str, ...] = ()
+
+
+class Mismatch(Message, frozen=True, kw_only=True):
+    """Cloud to edge: the ordinary tokens differ. The edge may ask for one segment, then leaves."""
+
+    size: int
+    segments: tuple[bytes, ...]
+
+
+class SegmentAsk(Message, frozen=True, kw_only=True):
+    """Edge to cloud, after a mismatch: the entries of segment ``index``, please."""
+
+    index: int
+
+
+class Segment(Message, frozen=True, kw_only=True):
+    """Cloud to edge: the entries of one segment of the cloud's vocabulary."""
+
+    index: int
+    entries: tuple[bytes, ...]
+
+
+class Goodbye(Message, frozen=True, kw_only=True):
+    """Either way, last on a connection: why it ends. ``code`` is stable, ``message`` for people."""
+
+    code: str
+    message: str
+
+
+# --- cold: sessions and answers -------------------------------------------------------------
+
+
+class Attach(Message, frozen=True, kw_only=True):
+    """Edge to cloud: take this session over on this connection and send what I missed.
+
+    ``n`` grows with every connection attempt; the cloud serves the highest. ``epoch`` is the last
+    one announced. All that was in flight is void.
+    """
+
+    handle: int
+    session: bytes
+    secret: bytes
+    n: int
+    answer: int
+    epoch: int
+    length: int
+    digest: bytes
+
+
+class Open(Message, frozen=True, kw_only=True):
+    """Edge to cloud: begin an answer. Idempotent by ``(session, answer)``.
+
+    The sequence is the session's first ``base`` committed ids (``digest`` hashes them), then
+    ``ids``; the first ``prompt_len`` of it are prompt, later ones an answer under way that is being
+    restored. Instead of ids there may be ``messages`` (a chat, rendered by the cloud) or ``text``.
+    ``templated`` ids came from the edge's own copy of the template.
+
+    Reserved from wire version 1: ``logprobs``, ``grammar``, ``objective``, ``collaborators``.
+    """
+
+    handle: int
+    session: bytes
+    secret: bytes
+    n: int
+    answer: int
+    base: int
+    digest: bytes
+    prompt_len: int
+    ids: tuple[int, ...] = ()
+    messages: tuple[dict[str, Any], ...] | None = None
+    text: str | None = None
+    templated: bool = False
+    sampling: Sampling = Sampling()
+    max_tokens: int
+    stops: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    epoch: int = 0
+    logprobs: int | None = None
+    grammar: str | None = None
+    objective: str | None = None
+    collaborators: tuple[str, ...] = ()
+
+
+class Opened(Message, frozen=True, kw_only=True):
+    """Cloud to edge: the answer runs (or ran). ``ids`` are the committed ids from ``start`` on.
+
+    For an open with ids, ``start`` is the length that the edge already knows; for one with messages
+    or text it is ``base``, so that the edge learns the prompt. ``cached`` prompt ids were not
+    evaluated again.
+    """
+
+    handle: int
+    answer: int
+    n: int
+    prompt_len: int
+    start: int
+    ids: tuple[int, ...] = ()
+    cached: int = 0
+    objective: str = "latency"
+
+
+class Attached(Message, frozen=True, kw_only=True):
+    """Cloud to edge: this connection serves the session; ``ids`` are those committed since."""
+
+    handle: int
+    answer: int
+    n: int
+    start: int
+    ids: tuple[int, ...] = ()
+
+
+class Cancel(Message, frozen=True, kw_only=True):
+    """Edge to cloud: stop working on the answer. Answered by a ``Finished`` unless it ended."""
+
+    handle: int
+    answer: int
+
+
+class Close(Message, frozen=True, kw_only=True):
+    """Edge to cloud: forget the session."""
+
+    handle: int
+
+
+class Finished(Message, frozen=True, kw_only=True):
+    """Cloud to edge: the answer ended, exactly once.
+
+    ``tokens`` were emitted, ``text_bytes`` of their text are to be kept (a stop string is cut off),
+    ``length`` and ``digest`` say what the committed text is.
+    """
+
+    handle: int
+    answer: int
+    reason: str
+    tokens: int
+    text_bytes: int
+    length: int
+    digest: bytes
+
+
+class Refused(Message, frozen=True, kw_only=True):
+    """Cloud to edge: an open or attach was not honoured; the connection goes on."""
+
+    handle: int
+    answer: int
+    code: str
+    message: str
+    retry_after: float | None = None
+
+
+class Part(Message, frozen=True, kw_only=True):
+    """Either way: a piece of a longer cold message, so that hot frames can pass between pieces."""
+
+    last: bool
+    data: bytes
