@@ -1,0 +1,47 @@
+#!/bin/sh
+# Everything that must hold before a change lands, in the order that fails soonest.
+#
+# llama.cpp may have to be compiled first, which takes longer than all the checks that do not need
+# it: so it is compiled in the background while those run.
+set -eu
+
+here=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
+cd "$here"
+bin=.venv/bin
+log=.venv/llama-wheel.log
+
+# In a process group of its own: a check that fails then also ends the compilers.
+PYTHON=$bin/python "$bin"/python -c 'import os, sys; os.setsid(); os.execvp("sh", sys.argv)' \
+    scripts/llama-wheel.sh >"$log" 2>&1 </dev/null &
+builder=$!
+trap 'kill -- "-$builder" 2>/dev/null || true' EXIT
+trap 'exit 130' INT TERM HUP
+
+step() { echo "== $*"; }
+
+step "format, lint, types, imports"
+"$bin"/ruff format --check .
+"$bin"/ruff check .
+"$bin"/mypy
+"$bin"/lint-imports --no-logo
+
+step "pure tests"
+rm -f .coverage .coverage.*
+"$bin"/python -m pytest --cov --cov-report= tests/protocol ${PYTEST_ARGS:-}
+
+step "waiting for the llama.cpp wheel"
+if ! wait "$builder"; then
+    cat "$log" >&2
+    exit 1
+fi
+trap - EXIT
+sh scripts/venv.sh edge-llama,cloud-llama
+
+step "the other tests"
+"$bin"/python -m pytest --cov --cov-append --cov-report= --ignore=tests/protocol \
+    -m "not slow and not real" --durations=10 tests ${PYTEST_ARGS:-}
+
+step "coverage"
+"$bin"/python -m coverage report --skip-covered --sort=cover | tail -n 40
+echo "-- protocol/ must reach 98 %"
+"$bin"/python -m coverage report --include='protocol/*' --fail-under=98
