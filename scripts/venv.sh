@@ -90,7 +90,7 @@ announce() {
 }
 
 install() {
-    pip="$python -m pip install --quiet"
+    pip="$python -m pip install"
     if wants_torch && [ -n "${TORCH_INDEX:-}" ] && ! installed torch >/dev/null; then
         $pip --index-url "$TORCH_INDEX" -c constraints.txt torch
     fi
