@@ -61,6 +61,35 @@ class CausalLM(ABC):
         """Free the sequence. Calling it twice is harmless."""
 
 
+class ListedLM(CausalLM):
+    """What the models that keep their own list of ids share: the list, its cuts and its end."""
+
+    def __init__(self, name: str, row_width: int, n_ctx: int) -> None:
+        self.name = name
+        self.row_width = row_width
+        self.n_ctx = n_ctx
+        self._ids: list[int] = []
+        self._closed = False
+
+    @property
+    def ids(self) -> Sequence[int]:
+        self._check_open()
+        return self._ids
+
+    def cut(self, length: int) -> None:
+        self._check_open()
+        check_cut(length, len(self._ids))
+        del self._ids[length:]
+
+    def close(self) -> None:
+        self._closed = True
+        self._ids = []
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise BackendError(f"{self.name} has been closed")
+
+
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     """Length of the longest common prefix of two id sequences."""
     n = min(len(a), len(b))
