@@ -1,0 +1,190 @@
+"""Which token comes next: the greedy and the coupled rule, for targets and for drafters.
+
+Greedy takes the highest processed logit. Coupled takes the highest of score plus Gumbel noise,
+where score is the processed logit over the temperature and the noise belongs to (seed, choice,
+position, id): that is a sample of the softmax, the same one for whoever evaluates it. Ties go to
+the lower id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from outrider.protocol.decoding.noise import MAX_GUMBEL, Domain, gumbel
+from outrider.protocol.decoding.processors import (
+    F32,
+    F64,
+    I64,
+    WIDE,
+    check_best,
+    cut,
+    has_cuts,
+    processed,
+    survivors,
+    top,
+)
+from outrider.protocol.decoding.sampling import Sampling
+from outrider.protocol.errors import BackendError
+
+NOBODY: frozenset[int] = frozenset()
+
+
+class Choice(NamedTuple):
+    """The chosen id and by how much its score beat the runner-up's (infinity if alone)."""
+
+    id: int
+    margin: float
+
+
+class Proposal(NamedTuple):
+    """A drafter's choice and the probability that the drafter itself gives that id."""
+
+    id: int
+    confidence: float
+
+
+def scored(
+    row: F32, sampling: Sampling, ids: Sequence[int], prompt_len: int, usable: int
+) -> tuple[I64, F64]:
+    """Surviving ids (ascending) and the scores that the rule compares, noise included.
+
+    Arguments and errors as in :func:`outrider.protocol.decoding.processors.survivors`.
+    """
+    tokens, scores = survivors(row, sampling, ids, prompt_len, usable)
+    if sampling.temperature > 0:
+        scores = scores + _noise(sampling, ids, tokens)
+    return tokens, scores
+
+
+def _noise(sampling: Sampling, ids: Sequence[int], tokens: I64) -> F64:
+    """The noise of ``tokens`` as the token after ``ids``."""
+    return gumbel(sampling.seed, sampling.choice, len(ids), tokens, Domain.COUPLED)
+
+
+def choose(
+    row: F32, sampling: Sampling, ids: Sequence[int], prompt_len: int, usable: int
+) -> Choice:
+    """The target's choice for the token after ``ids``, by the rule of ``sampling``.
+
+    Args:
+        row: logits after ``ids``, float32; columns from ``usable`` on are padding.
+        ids: the whole sequence so far, prompt included: its length is the position of the noise.
+        prompt_len: how many of ``ids`` are the prompt.
+
+    Raises:
+        BackendError: a NaN or an infinite logit, or nothing survived.
+    """
+    if sampling.temperature == 0:
+        return _best(processed(row, sampling, ids, prompt_len, usable))
+    tokens, scores = survivors(row, sampling, ids, prompt_len, usable)
+    if tokens.size > WIDE:
+        contenders = _contenders(tokens, scores, sampling, ids)
+        tokens, scores = tokens[contenders], scores[contenders]
+    index, margin = _best(scores + _noise(sampling, ids, tokens))
+    return Choice(int(tokens[index]), margin)
+
+
+def _contenders(tokens: I64, scores: F64, sampling: Sampling, ids: Sequence[int]) -> I64:
+    """Indices of the tokens that can come first or second once noise is added.
+
+    Noise is bounded, so a token too far below two that are known cannot pass them. Evaluating
+    noise is what costs on a wide row, and most of a real row is that far down.
+    """
+    leaders = top(scores, 2)
+    floor = (scores[leaders] + _noise(sampling, ids, tokens[leaders])).min() - MAX_GUMBEL
+    return np.flatnonzero(scores >= floor)
+
+
+def _best(scores: F64 | F32) -> Choice:
+    """Index of the first maximum and its lead over the rest."""
+    if not scores.size:
+        raise BackendError("the model has no usable token: its vocabulary is empty")
+    index = int(scores.argmax())
+    best = float(scores[index])
+    check_best(best)
+    # argmax stops at the first NaN, so best is finite only where the whole row is free of them.
+    before = float(scores[:index].max()) if index else -np.inf
+    after = float(scores[index + 1 :].max()) if index + 1 < scores.size else -np.inf
+    return Choice(index, best - max(before, after))
+
+
+def judge(
+    row: F32,
+    sampling: Sampling,
+    ids: Sequence[int],
+    prompt_len: int,
+    usable: int,
+    *,
+    candidate: int,
+) -> tuple[float, float]:
+    """The best score and the candidate's, as the rule compares them; -inf if it was removed."""
+    tokens, scores = scored(row, sampling, ids, prompt_len, usable)
+    at = int(np.searchsorted(tokens, candidate))
+    present = at < tokens.size and int(tokens[at]) == candidate
+    return float(scores.max()), float(scores[at]) if present else -np.inf
+
+
+def propose(
+    row: F32,
+    sampling: Sampling,
+    ids: Sequence[int],
+    prompt_len: int,
+    usable: int,
+    *,
+    never: frozenset[int] = NOBODY,
+    head: int = 64,
+) -> Proposal:
+    """A drafter's guess at the target's choice, found among its ``head`` likeliest tokens.
+
+    The same choice as :func:`choose` would make on the drafter's row, but noise is evaluated for
+    the head only: exactness does not depend on how a draft was found. ``never`` holds ids that
+    must not be drafted; they keep their probability, so that a drafter that expects one shows
+    little confidence in what it proposes instead.
+
+    Returns:
+        The id and the probability, from 0 to 1, of the id under the drafter's processed
+        distribution (at temperature 0: the softmax of the processed logits).
+
+    Raises:
+        BackendError: a NaN or an infinite logit, or every token is in ``never``.
+    """
+    z = processed(row, sampling, ids, prompt_len, usable)
+    index = int(z.argmax()) if z.size else -1
+    best = float(z[index]) if z.size else -np.inf
+    check_best(best)
+    cold = sampling.temperature == 0
+    # In the row's own precision: a confidence needs no more than float32, and it is twice as fast.
+    e = np.exp((z - z[index]) if cold else (z - z[index]) / z.dtype.type(sampling.temperature))
+    total = float(e.sum())
+    if cold:
+        if index in never:
+            index = _first_allowed(z, never)
+        return Proposal(index, float(e[index]) / total)
+    listed: I64 = top(z, head) if head < z.size else np.arange(z.size)
+    scores = z[listed].astype(np.float64) / sampling.temperature
+    if has_cuts(sampling):
+        outside = max(0.0, total - float(e[listed].sum(dtype=np.float64)))
+        kept, total = cut(listed, scores, sampling, outside)
+        listed, scores = listed[kept], scores[kept]
+    noisy = scores + _noise(sampling, ids, listed)
+    token = int(listed[noisy.argmax()])
+    if token in never:
+        allowed = np.array([int(t) not in never for t in listed])
+        if allowed.any():
+            token = int(listed[allowed][noisy[allowed].argmax()])
+        else:
+            return Proposal(_first_allowed(z, never), 0.0)
+    return Proposal(token, min(1.0, float(e[token]) / total))
+
+
+def _first_allowed(z: F64 | F32, never: frozenset[int]) -> int:
+    """The likeliest token outside ``never``."""
+    z = z.copy()
+    z[[token for token in never if token < z.size]] = -np.inf
+    index = int(z.argmax())
+    if z[index] == -np.inf:
+        raise BackendError("the drafter has no token left to propose: every id is ruled out")
+    return index
