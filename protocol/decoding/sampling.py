@@ -12,6 +12,9 @@ from outrider.protocol.errors import SettingError
 MAX_LOGIT_BIAS = 1024
 """Entries allowed in ``logit_bias``: more than any known client sends, few enough to bound work."""
 
+MIN_TEMPERATURE = 1e-6
+"""The least temperature above 0. Anything near it is greedy in all but name."""
+
 
 class Rule(enum.StrEnum):
     """How drafts are judged. See ``docs/architecture.md``, "The rules"."""
@@ -44,6 +47,10 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     def __post_init__(self) -> None:
         _check("temperature", self.temperature, 0.0, 100.0)
+        if 0 < self.temperature < MIN_TEMPERATURE:  # scores over it would overflow
+            raise SettingError(
+                f"temperature is {self.temperature}; it must be 0 or at least {MIN_TEMPERATURE}"
+            )
         _check("top_k", self.top_k, 0, 2**31 - 1)
         _check("top_p", self.top_p, 0.0, 1.0, low_open=True)
         _check("min_p", self.min_p, 0.0, 1.0)
@@ -55,7 +62,8 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         _check("choice", self.choice, 0, 2**32 - 1)
         if len(self.logit_bias) > MAX_LOGIT_BIAS:
             raise SettingError(
-                f"logit_bias has {len(self.logit_bias)} entries; at most {MAX_LOGIT_BIAS} are allowed"
+                f"logit_bias has {len(self.logit_bias)} entries; "
+                f"at most {MAX_LOGIT_BIAS} are allowed"
             )
         for token, bias in self.logit_bias:
             _check("logit_bias token id", token, 0, 2**31 - 1)
@@ -69,9 +77,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         return Rule.GREEDY if self.temperature == 0 else Rule.COUPLED
 
 
-def _check(
-    name: str, value: float, low: float, high: float, *, low_open: bool = False
-) -> None:
+def _check(name: str, value: float, low: float, high: float, *, low_open: bool = False) -> None:
     """Refuse a value that is not a finite number inside the range, by name."""
     inside = low < value <= high if low_open else low <= value <= high
     if not math.isfinite(value) or not inside:
