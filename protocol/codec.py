@@ -61,9 +61,13 @@ class Codec:
     """
 
     def __init__(self, size: int = 1, max_message: int = 1 << 20) -> None:
+        self.learn(size)
+        self.max_message = max_message
+
+    def learn(self, size: int) -> None:
+        """From now on ids are those of a vocabulary of ``size``."""
         self.size = size
         self.bits = id_bits(size)
-        self.max_message = max_message
 
     def encode(self, message: m.Message) -> bytes:
         """The bytes of a message.
@@ -246,7 +250,8 @@ class Codec:
         try:
             return _decoders[kind].decode(body)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
-            raise DecodeError(f"{kind.__name__}: {error}") from error
+            code = "version" if kind is m.Hello and _other_version(body) else "decode"
+            raise DecodeError(f"{kind.__name__}: {error}", code=code) from error
 
     def _decompress(self, body: bytes) -> bytes:
         """Bounded: the size that a frame claims is checked before it is allocated."""
@@ -269,6 +274,15 @@ class Codec:
     def _check_ids(self, tokens: tuple[int, ...]) -> None:
         if tokens and not (0 <= min(tokens) and max(tokens) < self.size):
             raise LocalProtocolError(f"a token id outside the vocabulary of {self.size}")
+
+
+def _other_version(body: bytes) -> bool:
+    """A hello of another wire version, which need not have this one's fields behind the first."""
+    try:
+        fields = msgspec.msgpack.decode(body)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return False
+    return isinstance(fields, list) and bool(fields) and fields[0] != m.WIRE_VERSION
 
 
 def _handle(frame: Reader, flags: int) -> int:

@@ -44,7 +44,9 @@ class Guesses:
             raise RemoteProtocolError(f"node {node} of epoch {self.number} has no such parent")
         under = self.children.setdefault(parent, {})
         if token in under:
-            raise RemoteProtocolError(f"node {node} of epoch {self.number} repeats node {under[token]}")
+            raise RemoteProtocolError(
+                f"node {node} of epoch {self.number} repeats node {under[token]}"
+            )
         under[token] = node
         self.tokens.append(token)
         self.parents.append(parent)
@@ -191,7 +193,9 @@ class CloudWindow:
         if number & 0xFF != low:
             raise RemoteProtocolError(f"epoch {low} announced where {number & 0xFF} is next")
         if base > len(self.committed):
-            raise RemoteProtocolError(f"epoch {number} hangs from {base}, beyond the committed text")
+            raise RemoteProtocolError(
+                f"epoch {number} hangs from {base}, beyond the committed text"
+            )
         self.guesses, self.last_epoch, self.tip = Guesses(number, base), number, ROOT
         self._advance()
 
@@ -217,8 +221,7 @@ class CloudWindow:
     def caught_up(self) -> bool:
         """The committed text ends on a node (or the base): guesses below it are worth a pass."""
         return (
-            self.guesses is not None
-            and self.guesses.position(self.tip) == len(self.committed) - 1
+            self.guesses is not None and self.guesses.position(self.tip) == len(self.committed) - 1
         )
 
     def chain(self, limit: int) -> list[int]:

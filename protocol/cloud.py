@@ -1,0 +1,388 @@
+"""The cloud's end of the stream: the table of sessions and, for each connection, a state machine.
+
+Sans-I/O: a driver gives :class:`CloudConnection` the bytes that came and pulls the bytes to send.
+Receiving never raises for the peer's mistakes: the machine queues a goodbye and closes.
+
+States of a connection and what moves them::
+
+    GREETING --hello--> READY          the tokenizers agree
+    GREETING --alien--> COMPARING      the ordinary tokens differ; one segment may be asked for
+    any      --bye----> CLOSED         goodbye from either side, a protocol error, a timeout
+"""
+
+from __future__ import annotations
+
+import enum
+import hmac
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from outrider.protocol import messages as m
+from outrider.protocol.codec import Codec
+from outrider.protocol.errors import RemoteProtocolError, SessionError
+from outrider.protocol.fingerprint import SEGMENT, Vocabulary
+from outrider.protocol.outbox import Assembler, Outbox
+from outrider.protocol.session import CloudSession
+
+HELLO_SECONDS = 10.0
+"""A connection that has not said hello, or not asked for its segment, by then is closed."""
+
+MAX_OWN_MESSAGE = 4 << 20
+"""What the cloud accepts before it knows the edge's limits, and never more."""
+
+
+class State(enum.Enum):
+    """Of a connection."""
+
+    GREETING = "greeting"
+    READY = "ready"
+    COMPARING = "comparing"
+    CLOSED = "closed"
+
+
+TRANSITIONS = {
+    (State.GREETING, "hello"): State.READY,
+    (State.GREETING, "alien"): State.COMPARING,
+    (State.GREETING, "bye"): State.CLOSED,
+    (State.READY, "bye"): State.CLOSED,
+    (State.COMPARING, "bye"): State.CLOSED,
+    (State.CLOSED, "bye"): State.CLOSED,
+}
+
+ALLOWED: dict[State, tuple[type[m.Message], ...]] = {
+    State.GREETING: (m.Hello, m.Goodbye),
+    State.READY: (m.Draft, m.Open, m.Attach, m.Cancel, m.Close, m.Goodbye),
+    State.COMPARING: (m.SegmentAsk, m.Goodbye, m.Draft, m.Open, m.Attach, m.Cancel, m.Close),
+    State.CLOSED: (),
+}
+"""What a peer may send in each state; while comparing, what travelled with the hello is ignored."""
+
+
+@dataclass(slots=True)
+class CloudConfig:
+    """What the cloud is and allows. ``render`` turns an open's messages or text into ids.
+
+    ``render`` raises :class:`SessionError` for what it cannot honour; it must be quick, since the
+    driver's loop waits for it.
+    """
+
+    vocabulary: Vocabulary
+    model: str
+    n_ctx: int
+    eos: tuple[int, ...]
+    limits: m.Limits
+    agent: str
+    render: Callable[[m.Open], tuple[int, ...]]
+    objective: str = "latency"
+
+
+@dataclass(slots=True)
+class SessionTable:
+    """All sessions of one verifier, by key. The only owner of their lives."""
+
+    config: CloudConfig
+    sessions: dict[bytes, CloudSession] = field(default_factory=dict)
+    load: float = 0.0
+
+    def obtain(self, key: bytes, secret: bytes, owner: str) -> CloudSession:
+        """The session with this key, made if need be.
+
+        Raises:
+            SessionError: it belongs to somebody else, or there are too many.
+        """
+        session = self.sessions.get(key)
+        if session is not None:
+            if not hmac.compare_digest(session.secret, secret) or session.owner != owner:
+                raise SessionError("this session belongs to another client", code="session_secret")
+            return session
+        if len(self.sessions) >= self.config.limits.max_sessions and not self._evict():
+            raise SessionError(
+                f"the verifier is full: {len(self.sessions)} sessions. Try again later.",
+                code="full",
+                retry_after=2.0,
+            )
+        session = self.sessions[key] = CloudSession(key, secret, owner)
+        return session
+
+    def find(self, key: bytes, secret: bytes, owner: str) -> CloudSession | None:
+        """The session with this key if it is this client's, else None."""
+        session = self.sessions.get(key)
+        if session is None or session.owner != owner:
+            return None
+        return session if hmac.compare_digest(session.secret, secret) else None
+
+    def drop(self, session: CloudSession) -> None:
+        """Forget a session."""
+        self.sessions.pop(session.key, None)
+        session.running, session.link = False, None
+
+    def expire(self, now: float) -> None:
+        """Forget sessions that nobody came back for in time."""
+        limit = now - self.config.limits.detached_seconds
+        for session in list(self.sessions.values()):
+            if session.link is None and session.idle_since < limit:
+                self.drop(session)
+
+    def _evict(self) -> bool:
+        """Make room: the session that has been detached longest goes."""
+        detached = [s for s in self.sessions.values() if s.link is None]
+        if not detached:
+            return False
+        self.drop(min(detached, key=lambda s: s.idle_since))
+        return True
+
+
+class CloudConnection:
+    """One connection's state machine. ``owner`` is the name of the key it authenticated with."""
+
+    def __init__(self, table: SessionTable, owner: str, now: float) -> None:
+        self.table = table
+        self.owner = owner
+        self.state = State.GREETING
+        self._codec = Codec(1, table.config.limits.max_message)
+        self._outbox = Outbox(self._codec)
+        self._assembler = Assembler(self._codec)
+        self._handles: dict[int, CloudSession] = {}
+        self._same_template = False
+        self._turn = 0
+        self._deadline: float | None = now + HELLO_SECONDS
+
+    # --- the driver's side ------------------------------------------------------------------
+
+    def receive(self, data: bytes, now: float) -> None:
+        """One WebSocket message came. Never raises for what is in it."""
+        if self.state is State.CLOSED:
+            return
+        try:
+            message = self._assembler.receive(data)
+            if message is not None:
+                self._take(message, now)
+        except RemoteProtocolError as error:
+            self._goodbye(error.code, str(error), now)
+
+    def next_message(self, now: float) -> bytes | None:
+        """The next bytes to send, if any: verdicts in turn, then control, then bulk."""
+        if self.state is State.READY and (verdict := self._next_verdict(now)):
+            return verdict
+        return self._outbox.next_control() or self._outbox.next_bulk()
+
+    @property
+    def wants_close(self) -> bool:
+        """Nothing more will be sent or read: close the socket once the outbox is empty."""
+        return self.state is State.CLOSED
+
+    def next_timeout(self) -> float | None:
+        """When :meth:`handle_timeout` wants to be called."""
+        return self._deadline
+
+    def handle_timeout(self, now: float) -> None:
+        """Close a connection that did not say hello in time."""
+        if self._deadline is not None and now >= self._deadline:
+            self._goodbye("timeout", f"no hello within {HELLO_SECONDS:.0f} seconds", now)
+
+    def connection_lost(self, now: float) -> None:
+        """The socket is gone: its sessions are detached and wait for the edge to come back."""
+        for session in self._handles.values():
+            if session.link is self:
+                session.detach(now)
+        self._handles.clear()
+        self.state = State.CLOSED
+        self._deadline = None
+
+    def close(self, code: str, message: str, now: float) -> None:
+        """Say goodbye, for a shutdown."""
+        self._goodbye(code, message, now)
+
+    # --- messages ---------------------------------------------------------------------------
+
+    def _take(self, message: m.Message, now: float) -> None:
+        if not isinstance(message, ALLOWED[self.state]):
+            raise RemoteProtocolError(
+                f"{type(message).__name__} is not expected while {self.state.value}"
+            )
+        if isinstance(message, m.Goodbye):
+            self._move("bye")
+        elif isinstance(message, m.Hello):
+            self._greet(message)
+        elif isinstance(message, m.SegmentAsk):
+            self._compare(message)
+        elif self.state is State.READY:
+            self._work(message, now)
+
+    def _work(self, message: m.Message, now: float) -> None:
+        if isinstance(message, m.Draft):
+            self._draft(message, now)
+        elif isinstance(message, m.Open | m.Attach):
+            try:
+                self._open(message) if isinstance(message, m.Open) else self._attach(message)
+            except SessionError as error:
+                self._refuse(message.handle, message.answer, error)
+        elif isinstance(message, m.Cancel | m.Close) and (session := self._served(message.handle)):
+            if isinstance(message, m.Cancel):
+                session.cancel(message.answer)
+            else:
+                self.table.drop(session)
+                del self._handles[message.handle]
+
+    def _greet(self, hello: m.Hello) -> None:
+        config = self.table.config
+        if hello.version != m.WIRE_VERSION:
+            raise RemoteProtocolError(
+                f"wire version {hello.version}; this cloud speaks {m.WIRE_VERSION}", code="version"
+            )
+        mine = config.vocabulary.fingerprint()
+        theirs = hello.fingerprint
+        if not 0 < theirs.size < 2**31:
+            raise RemoteProtocolError(f"a vocabulary of {theirs.size} ids")
+        self._codec.learn(theirs.size)
+        if (theirs.ordinary, theirs.size) != (mine.ordinary, mine.size):
+            self._move("alien")
+            segments = tuple(config.vocabulary.segments())
+            self._outbox.put(m.Mismatch(size=mine.size, segments=segments))
+            return
+        self._move("hello")
+        self._deadline = None
+        self._same_template = theirs.template == mine.template
+        self._outbox.put(
+            m.Welcome(
+                version=m.WIRE_VERSION,
+                agent=config.agent,
+                model=config.model,
+                n_ctx=config.n_ctx,
+                eos=config.eos,
+                limits=config.limits,
+                same_template=self._same_template,
+                specials=None
+                if theirs.special == mine.special
+                else dict(config.vocabulary.specials),
+                objective=config.objective,
+            )
+        )
+
+    def _compare(self, ask: m.SegmentAsk) -> None:
+        vocabulary = self.table.config.vocabulary
+        if not 0 <= ask.index * SEGMENT < max(1, vocabulary.size):
+            raise RemoteProtocolError(f"there is no segment {ask.index}")
+        self._outbox.put(m.Segment(index=ask.index, entries=vocabulary.segment(ask.index)))
+
+    def _draft(self, frame: m.Draft, now: float) -> None:
+        session = self._served(frame.handle)
+        if session is None:
+            return  # taken over by another connection, or its open was refused
+        limits = self.table.config.limits
+        if len(frame.tokens) > limits.max_nodes_per_frame:
+            raise RemoteProtocolError(
+                f"{len(frame.tokens)} nodes in a frame; at most {limits.max_nodes_per_frame}",
+                code="limit",
+            )
+        try:
+            session.draft(frame, now, limits.max_nodes_in_flight)
+        except SessionError as error:
+            session.window.void(session.window.last_epoch)
+            self._refuse(frame.handle, session.answer, error)
+
+    def _open(self, request: m.Open) -> None:
+        config = self.table.config
+        session = self.table.obtain(request.session, request.secret, self.owner)
+        if not session.takes(self, request.n):
+            raise SessionError("a newer connection serves this session", code="superseded")
+        if request.answer < session.answer:
+            raise SessionError(f"answer {request.answer} is over", code="stale_answer")
+        if not session.agrees(request.base, request.digest):
+            raise SessionError("the earlier text of this session is not known", code="diverged")
+        if request.templated and not self._same_template:
+            raise SessionError("the chat templates differ: send the messages", code="template")
+        ids = request.ids or config.render(request)
+        self._check_room(request, request.base + len(ids))
+        session.bind(self, request.n, request.handle)
+        self._handles[request.handle] = session
+        known = request.base + len(request.ids)
+        self._outbox.put(session.open(request, ids, known), request.handle)
+
+    def _check_room(self, request: m.Open, length: int) -> None:
+        """Refuse a prompt that leaves no room for an answer, with the numbers."""
+        config = self.table.config
+        if request.ids and not 0 < request.prompt_len <= length:
+            raise SessionError(f"prompt length {request.prompt_len} of {length}", code="prompt")
+        if length == 0:
+            raise SessionError("the prompt is empty", code="prompt_empty")
+        limit = min(config.n_ctx - 1, config.limits.max_prompt)
+        if length > limit:
+            raise SessionError(
+                f"the prompt has {length} tokens; at most {limit} fit in the context of "
+                f"{config.n_ctx}. Shorten it, or start the cloud with a larger context.",
+                code="prompt_too_long",
+            )
+        if not 0 < request.max_tokens <= config.limits.max_tokens:
+            raise SessionError(
+                f"max_tokens is {request.max_tokens}; it must be 1 to {config.limits.max_tokens}",
+                code="max_tokens",
+            )
+        for name in ("logprobs", "grammar", "objective", "collaborators"):
+            if getattr(request, name):
+                raise SessionError(f"{name} is not supported by this cloud", code="unsupported")
+        for token, _ in request.sampling.logit_bias:
+            if token >= config.vocabulary.size:
+                raise SessionError(
+                    f"logit_bias names token {token}; the vocabulary has {config.vocabulary.size}",
+                    code="logit_bias",
+                )
+
+    def _attach(self, request: m.Attach) -> None:
+        session = self.table.find(request.session, request.secret, self.owner)
+        if session is None or session.answer != request.answer:
+            raise SessionError("this session is not known any more", code="session_lost")
+        if not session.takes(self, request.n):
+            raise SessionError("a newer connection serves this session", code="superseded")
+        if not session.agrees(request.length, request.digest):
+            raise SessionError("the edge holds another text", code="diverged")
+        session.bind(self, request.n, request.handle)
+        self._handles[request.handle] = session
+        self._outbox.put(session.attach(request), request.handle)
+
+    def _refuse(self, handle: int, answer: int, error: SessionError) -> None:
+        self._outbox.put(
+            m.Refused(
+                handle=handle,
+                answer=answer,
+                code=error.code,
+                message=str(error),
+                retry_after=error.retry_after,
+            ),
+            handle,
+        )
+
+    # --- sending ----------------------------------------------------------------------------
+
+    def _next_verdict(self, now: float) -> bytes | None:
+        """News of the next session in turn that has some and is not behind a message of its own."""
+        handles = list(self._handles)
+        for i in range(len(handles)):
+            handle = handles[(self._turn + i) % len(handles)]
+            session = self._served(handle)
+            if session is None or self._outbox.blocks(handle):
+                continue
+            message = session.news(now, self.table.load)
+            if message is not None:
+                self._turn = (self._turn + i + 1) % len(handles)
+                return self._codec.encode(message)
+        return None
+
+    def _served(self, handle: int) -> CloudSession | None:
+        """The session that this connection calls ``handle``, unless another took it over."""
+        session = self._handles.get(handle)
+        if session is None or session.link is not self or session.handle != handle:
+            return None
+        return session
+
+    def _move(self, event: str) -> None:
+        self.state = TRANSITIONS[self.state, event]
+
+    def _goodbye(self, code: str, message: str, now: float) -> None:
+        if self.state is not State.CLOSED:
+            self._outbox.put(m.Goodbye(code=code, message=message))
+        for session in self._handles.values():
+            if session.link is self:
+                session.detach(now)
+        self._move("bye")
+        self._deadline = None

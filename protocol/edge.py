@@ -1,0 +1,340 @@
+"""The edge's end of the stream: its sessions, and the state machine of its link.
+
+Sans-I/O: a driver says when a transport is up or lost, gives the bytes that came, pulls the bytes to
+send. One :class:`EdgeMachine` outlives its connections: sessions are attached again on the next one,
+at the exact token. Receiving never raises for the peer's mistakes.
+
+States of the link and what moves them::
+
+    DOWN     --connect-->  GREETING   hello, attaches and opens leave in one flight
+    GREETING --welcome-->  READY
+    GREETING --mismatch--> COMPARING  the tokenizers differ: find out where, then fail
+    any      --lost-->     DOWN       the transport is gone; sessions wait
+    any      --bye-->      FAILED     refused or broken: this connection is over
+    FAILED   --connect-->  GREETING   a new attempt
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable
+
+from outrider.protocol import messages as m
+from outrider.protocol.codec import Codec
+from outrider.protocol.edge_session import EdgeSession, Phase, Request
+from outrider.protocol.errors import HandshakeError, LocalProtocolError, RemoteProtocolError
+from outrider.protocol.events import AnswerEnded, AnswerRefused, Event, LinkFailed, LinkReady
+from outrider.protocol.fingerprint import (
+    Vocabulary,
+    describe_difference,
+    differing_specials,
+    first_segment,
+)
+from outrider.protocol.link import LinkEstimator
+from outrider.protocol.outbox import PART_BYTES, Assembler, Outbox
+
+GREETING_SECONDS = 15.0
+"""A cloud that has not answered the hello by then is given up."""
+
+MAX_MESSAGE = 4 << 20
+
+
+class State(enum.Enum):
+    """Of the link."""
+
+    DOWN = "down"
+    GREETING = "greeting"
+    READY = "ready"
+    COMPARING = "comparing"
+    FAILED = "failed"
+
+
+_UP = (State.GREETING, State.READY, State.COMPARING)
+
+TRANSITIONS = {
+    (State.DOWN, "connect"): State.GREETING,
+    (State.FAILED, "connect"): State.GREETING,
+    (State.GREETING, "welcome"): State.READY,
+    (State.GREETING, "mismatch"): State.COMPARING,
+    **{(state, "bye"): State.FAILED for state in _UP},
+    **{(state, "lost"): State.DOWN for state in (*_UP, State.DOWN)},
+    (State.FAILED, "lost"): State.FAILED,
+}
+
+
+class EdgeMachine:
+    """All sessions of one edge over one cloud.
+
+    ``entropy(n)`` gives n random bytes (session names and secrets); it and ``now`` are the only
+    things from the outside world.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, agent: str, entropy: Callable[[int], bytes]) -> None:
+        self.vocabulary = vocabulary
+        self.agent = agent
+        self.state = State.DOWN
+        self.link = LinkEstimator()
+        self.welcome: m.Welcome | None = None
+        self.never_draft: frozenset[int] = frozenset()
+        self.failure: HandshakeError | None = None
+        self._entropy = entropy
+        self._fingerprint = vocabulary.fingerprint()
+        self._sessions: dict[int, EdgeSession] = {}
+        self._events: deque[Event] = deque()
+        self._turn = 0
+        self._deadline: float | None = None
+        self._reset_transport()
+
+    # --- sessions ---------------------------------------------------------------------------
+
+    def session(self) -> EdgeSession:
+        """A new, empty session."""
+        handle = next(h for h in range(len(self._sessions) + 1) if h not in self._sessions)
+        session = EdgeSession(handle, self._entropy(m.SESSION_BYTES), self._entropy(m.SECRET_BYTES))
+        self._sessions[handle] = session
+        return session
+
+    @property
+    def sessions(self) -> list[EdgeSession]:
+        """The sessions, in order of their handles."""
+        return [self._sessions[handle] for handle in sorted(self._sessions)]
+
+    def open(self, session: EdgeSession, request: Request) -> None:
+        """Begin the next answer of a session; it is sent now or when the link comes up.
+
+        Raises:
+            LocalProtocolError: an answer is under way (cancel it first).
+        """
+        session.begin(request)
+        if self.state in (State.GREETING, State.READY):
+            self._send_open(session)
+
+    def cancel(self, session: EdgeSession) -> None:
+        """Stop the answer under way. It ends for this side at once, with what was verified."""
+        if session.phase is Phase.IDLE:
+            return
+        if self.state in (State.GREETING, State.READY) and session.bound:
+            self._outbox.put(m.Cancel(handle=session.handle, answer=session.answer), session.handle)
+        self._end(session, "cancel", None)
+
+    def close(self, session: EdgeSession) -> None:
+        """Forget a session at both ends."""
+        if self.state in (State.GREETING, State.READY) and session.bound:
+            self._outbox.put(m.Close(handle=session.handle), session.handle)
+        self._sessions.pop(session.handle, None)
+
+    # --- the driver's side ------------------------------------------------------------------
+
+    def connect(self, now: float) -> None:
+        """A transport is up: hello, then attach or open every session with an answer under way."""
+        if self.state in _UP:
+            self.connection_lost(now)
+        self._move("connect")
+        self._reset_transport()
+        self.failure = None
+        self._deadline = now + GREETING_SECONDS
+        self._outbox.put(
+            m.Hello(
+                version=m.WIRE_VERSION,
+                agent=self.agent,
+                fingerprint=self._fingerprint,
+                max_message=MAX_MESSAGE,
+            )
+        )
+        for session in self.sessions:
+            session.unbind()
+            if session.phase is Phase.OPENING:
+                self._send_open(session)
+            elif session.phase is Phase.LIVE:
+                self._outbox.put(session.attach_message(), session.handle)
+
+    def receive(self, data: bytes, now: float) -> None:
+        """One WebSocket message came. Never raises for what is in it."""
+        if self.state not in _UP:
+            return
+        try:
+            message = self._assembler.receive(data)
+            if message is not None:
+                self._take(message, now)
+        except RemoteProtocolError as error:
+            self._outbox.put(m.Goodbye(code=error.code, message=str(error)))
+            self._fail(HandshakeError(f"the cloud broke the protocol: {error}", code=error.code))
+
+    def next_message(self, now: float, part_bytes: int = PART_BYTES) -> bytes | None:
+        """The next bytes to send, if any: draft frames in turn, then control, then bulk."""
+        if self.state in (State.GREETING, State.READY) and (frame := self._next_draft(now)):
+            return frame
+        return self._outbox.next_control() or self._outbox.next_bulk(part_bytes)
+
+    def events(self) -> list[Event]:
+        """What happened since the last call, in order."""
+        events = list(self._events)
+        self._events.clear()
+        return events
+
+    @property
+    def wants_close(self) -> bool:
+        """This connection is over: close the socket once nothing is left to send."""
+        return self.state is State.FAILED
+
+    def next_timeout(self) -> float | None:
+        """When :meth:`handle_timeout` wants to be called."""
+        return self._deadline
+
+    def handle_timeout(self, now: float) -> None:
+        """Give up a cloud that does not answer the hello."""
+        if self._deadline is not None and now >= self._deadline:
+            self._fail(
+                HandshakeError(
+                    f"the cloud did not answer the hello within {GREETING_SECONDS:.0f} seconds. "
+                    "Is it an Outrider verifier?",
+                    code="timeout",
+                )
+            )
+
+    def connection_lost(self, now: float) -> None:  # noqa: ARG002 - machines share one signature
+        """The transport is gone: nothing in flight counts, sessions wait for the next one."""
+        self._move("lost")
+        self._deadline = None
+        for session in self.sessions:
+            session.unbind()
+
+    # --- messages ---------------------------------------------------------------------------
+
+    def _take(self, message: m.Message, now: float) -> None:
+        if isinstance(message, m.Goodbye):
+            self._fail(HandshakeError(_said(message), code=message.code))
+        elif self.state is State.GREETING and isinstance(message, m.Welcome):
+            self._welcomed(message)
+        elif self.state is State.GREETING and isinstance(message, m.Mismatch):
+            self._mismatched(message)
+        elif self.state is State.COMPARING and isinstance(message, m.Segment):
+            self._compared(message)
+        elif self.state is State.READY:
+            self._ready(message, now)
+        else:
+            raise RemoteProtocolError(f"{type(message).__name__} while {self.state.value}")
+
+    def _ready(self, message: m.Message, now: float) -> None:
+        handle = getattr(message, "handle", None)
+        session = self._sessions.get(handle) if handle is not None else None
+        if isinstance(message, m.Verdict):
+            if session is not None:
+                self._events.extend(session.verdict(message, now, self.link))
+        elif isinstance(message, m.Opened | m.Attached):
+            if session is not None and session.serves(message):
+                self._events.extend(session.opened(message))
+        elif isinstance(message, m.Finished):
+            if session is not None and session.live(message.answer):
+                session.check_end(message)
+                kept = None if message.text_bytes < 0 else message.text_bytes
+                self._end(session, message.reason, kept)
+        elif isinstance(message, m.Refused):
+            if session is not None:
+                self._refused(session, message)
+        else:
+            raise RemoteProtocolError(f"{type(message).__name__} is not expected")
+
+    def _welcomed(self, welcome: m.Welcome) -> None:
+        self._move("welcome")
+        self._deadline = None
+        self.welcome = welcome
+        self.never_draft = frozenset()
+        if welcome.specials is not None:
+            self.never_draft = differing_specials(self.vocabulary.specials, welcome.specials)
+        self._events.append(LinkReady(welcome, self.never_draft))
+
+    def _mismatched(self, mismatch: m.Mismatch) -> None:
+        self._move("mismatch")
+        index = first_segment(self.vocabulary.segments(), mismatch.segments)
+        if index is None:
+            raise RemoteProtocolError("a mismatch without a difference")
+        self._mismatch = mismatch
+        if index < len(mismatch.segments):
+            self._outbox.put(m.SegmentAsk(index=index))
+        else:
+            self._compared(m.Segment(index=index, entries=()))
+
+    def _compared(self, segment: m.Segment) -> None:
+        difference = describe_difference(
+            segment.index, self.vocabulary.segment(segment.index), segment.entries
+        )
+        theirs = self._mismatch.size if self._mismatch else 0
+        self._fail(
+            HandshakeError(
+                "the draft model and the target have different tokenizers "
+                f"({self.vocabulary.size} tokens here, {theirs} there; first differences: "
+                f"{difference}). Use a draft model made for this target.",
+                code="tokenizer",
+            )
+        )
+
+    def _refused(self, session: EdgeSession, refused: m.Refused) -> None:
+        """The edge's copy wins where the cloud lost or changed the text; else the answer ends."""
+        if refused.answer != session.answer or session.phase is Phase.IDLE:
+            return
+        if refused.code in ("session_lost", "diverged") and session.restores_left:
+            session.lost()
+            self._send_open(session)
+            return
+        request = session.request
+        if refused.code == "template" and request and request.messages and session.prompt_len:
+            session.forget_template()
+            self._send_open(session)
+            return
+        if refused.code == "superseded":
+            return  # a newer connection of ours serves it
+        session.phase = Phase.IDLE
+        self._events.append(
+            AnswerRefused(
+                session, refused.answer, refused.code, refused.message, refused.retry_after
+            )
+        )
+
+    # --- sending ----------------------------------------------------------------------------
+
+    def _send_open(self, session: EdgeSession) -> None:
+        self._outbox.put(session.open_message(), session.handle)
+
+    def _next_draft(self, now: float) -> bytes | None:
+        sessions = self.sessions
+        for i in range(len(sessions)):
+            session = sessions[(self._turn + i) % len(sessions)]
+            if self._outbox.blocks(session.handle):
+                continue
+            frame = session.next_frame(now)
+            if frame is not None:
+                self._turn = (self._turn + i + 1) % len(sessions)
+                return self._codec.encode(frame)
+        return None
+
+    def _end(self, session: EdgeSession, reason: str, text_bytes: int | None) -> None:
+        self._events.append(
+            AnswerEnded(session, session.answer, reason, session.emitted, text_bytes)
+        )
+        session.end()
+
+    def _fail(self, error: HandshakeError) -> None:
+        self.failure = error
+        self._move("bye")
+        self._deadline = None
+        for session in self.sessions:
+            session.unbind()
+        self._events.append(LinkFailed(error))
+
+    def _reset_transport(self) -> None:
+        self._codec = Codec(self.vocabulary.size, MAX_MESSAGE)
+        self._outbox = Outbox(self._codec)
+        self._assembler = Assembler(self._codec)
+        self._mismatch: m.Mismatch | None = None
+
+    def _move(self, event: str) -> None:
+        try:
+            self.state = TRANSITIONS[self.state, event]
+        except KeyError:
+            raise LocalProtocolError(f"{event} while {self.state.value}") from None
+
+
+def _said(goodbye: m.Goodbye) -> str:
+    return f"the cloud closed the connection: {goodbye.message}"

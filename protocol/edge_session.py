@@ -1,0 +1,327 @@
+"""One session at the edge: committed ids, the answer under way, the guesses ahead of it.
+
+Phases of an answer and what moves them::
+
+    IDLE    --begin-->   OPENING   --opened-->  LIVE
+    LIVE    --lost-->    OPENING               the cloud forgot the text: give it back
+    OPENING, LIVE --end--> IDLE
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from outrider.protocol.decoding.sampling import Sampling
+from outrider.protocol.epochs import EdgeWindow
+from outrider.protocol.errors import LocalProtocolError, RemoteProtocolError
+from outrider.protocol.events import AnswerOpened, Committed, Event
+from outrider.protocol.link import LinkEstimator
+from outrider.protocol.messages import (
+    Ack,
+    Attach,
+    Attached,
+    Draft,
+    EpochStart,
+    Finished,
+    Open,
+    Opened,
+    Verdict,
+)
+from outrider.protocol.packing import TIME_UNIT, prefix_digest
+
+MAX_RESTORES = 3
+"""How often in a row the edge gives its text back to a cloud that keeps losing it."""
+
+MAX_FRAME_NODES = 64
+"""Nodes in one frame; the cloud's limit, if lower, wins."""
+
+_SATURATED = 0xFFFF * TIME_UNIT
+
+
+class Phase(enum.Enum):
+    """Of the answer under way."""
+
+    IDLE = "idle"
+    OPENING = "opening"
+    LIVE = "live"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What an answer depends on. Ids are in the target's vocabulary.
+
+    The session keeps its first ``base`` committed ids; the prompt goes on with ``ids``, or with
+    what the cloud makes of ``messages`` or ``text``. Where ``ids`` were rendered here by the
+    template (``templated``), ``messages`` is kept as well for a cloud whose template differs.
+    """
+
+    max_tokens: int
+    sampling: Sampling = Sampling()
+    base: int = 0
+    ids: tuple[int, ...] = ()
+    messages: tuple[dict[str, Any], ...] | None = None
+    text: str | None = None
+    templated: bool = False
+    stops: tuple[str, ...] = ()
+    ignore_eos: bool = False
+
+
+class EdgeSession:
+    """State of one session. Made by :meth:`EdgeMachine.session`.
+
+    ``ids`` are the committed ids, prompt included (empty until the cloud has rendered it).
+    Counters: ``frames_sent``, ``nodes_sent``, ``nodes_accepted`` of the answer under way.
+    """
+
+    def __init__(self, handle: int, key: bytes, secret: bytes) -> None:
+        self.handle = handle
+        self.key = key
+        self.secret = secret
+        self.n = 0
+        self.bound = False
+        self.answer = 0
+        self.phase = Phase.IDLE
+        self.request: Request | None = None
+        self.ids: list[int] = []
+        self.prompt_len = 0
+        self.base = 0
+        self.window = EdgeWindow(self.ids)
+        self.restores_left = MAX_RESTORES
+        self.max_frame_nodes = MAX_FRAME_NODES
+        self.frames_sent = self.nodes_sent = self.nodes_accepted = 0
+        self._frames_on_link = 0
+        self._closing = False
+        self._rides = False
+        self._sent_at: deque[tuple[int, float]] = deque(maxlen=128)
+
+    # --- the engine's side ------------------------------------------------------------------
+
+    @property
+    def emitted(self) -> int:
+        """Tokens of the answer under way that were verified."""
+        return len(self.ids) - self.prompt_len if self.prompt_len else 0
+
+    @property
+    def may_guess(self) -> bool:
+        """There is an answer under way whose prompt is known here."""
+        return self.phase is not Phase.IDLE and self.prompt_len > 0
+
+    def guess(self, tokens: Sequence[int]) -> None:
+        """Append guesses after the newest ones; they leave when the link can take them.
+
+        Raises:
+            LocalProtocolError: there is no answer to guess for.
+        """
+        if not self.may_guess:
+            raise LocalProtocolError("a guess without an answer under way")
+        for token in tokens:
+            self.window.current.append(token)
+        self._closing = False
+
+    def stop_riding(self) -> None:
+        """Tell the cloud, once, that no guesses will come until further notice."""
+        self._closing = self._rides
+
+    def withdraw(self) -> None:
+        """Drop the guesses ahead, sent or not, and begin a new epoch at the committed end."""
+        self.window.restart()
+
+    # --- the machine's side -----------------------------------------------------------------
+
+    def begin(self, request: Request) -> None:
+        """The next answer, on the first ``base`` ids of the session."""
+        if self.phase is not Phase.IDLE:
+            raise LocalProtocolError("an answer is under way; cancel it first")
+        if request.base > len(self.ids):
+            raise LocalProtocolError(f"base {request.base} beyond the {len(self.ids)} ids known")
+        self.answer += 1
+        self.request, self.base = request, request.base
+        del self.ids[request.base :]
+        self.ids.extend(request.ids)
+        self.prompt_len = len(self.ids) if request.ids else 0
+        self.window.restart()
+        self.phase = Phase.OPENING
+        self.restores_left = MAX_RESTORES
+        self.frames_sent = self.nodes_sent = self.nodes_accepted = 0
+
+    def end(self) -> None:
+        """The answer is over; its verified text stays for the next one."""
+        self.phase = Phase.IDLE
+        self._closing = self._rides = False
+        self.window.restart()
+
+    def lost(self) -> None:
+        """The cloud lost the text: open again, giving back all that the answer depends on."""
+        self.base = 0
+        self.phase = Phase.OPENING
+        self.restores_left -= 1
+        self._rides = False
+        self.window.restart()
+
+    def forget_template(self) -> None:
+        """The cloud's template differs from ours: it shall render the messages itself."""
+        del self.ids[self.base :]
+        self.prompt_len = 0
+        self.window.restart()
+
+    def unbind(self) -> None:
+        """The connection is gone: nothing in flight counts."""
+        self.bound = self._rides = self._closing = False
+        self._frames_on_link = 0
+        self._sent_at.clear()
+        self.window.void()
+
+    def open_message(self) -> Open:
+        """Everything the answer depends on, as far as this side knows it."""
+        request = self.request
+        assert request is not None  # begin() set it
+        ids = tuple(self.ids[self.base :]) if self.prompt_len else ()
+        return Open(
+            handle=self.handle,
+            session=self.key,
+            secret=self.secret,
+            n=self._bind(),
+            answer=self.answer,
+            base=self.base,
+            digest=prefix_digest(self.ids[: self.base]),
+            prompt_len=self.prompt_len,
+            ids=ids,
+            messages=None if ids else request.messages,
+            text=None if ids else request.text,
+            templated=request.templated and bool(ids),
+            sampling=request.sampling,
+            max_tokens=request.max_tokens,
+            stops=request.stops,
+            ignore_eos=request.ignore_eos,
+            epoch=self.window.last_announced,
+        )
+
+    def attach_message(self) -> Attach:
+        """Take the answer over on a new connection."""
+        return Attach(
+            handle=self.handle,
+            session=self.key,
+            secret=self.secret,
+            n=self._bind(),
+            answer=self.answer,
+            epoch=self.window.last_announced,
+            length=len(self.ids),
+            digest=prefix_digest(self.ids),
+        )
+
+    def next_frame(self, now: float) -> Draft | None:
+        """The guesses that have not left, or the closing frame; None if there is nothing to say."""
+        if not self.may_guess or not self.bound:
+            return None
+        window = self.window
+        tokens = tuple(window.current.tokens[window.sent : window.sent + self.max_frame_nodes])
+        if not tokens and not self._closing:
+            return None
+        start = None
+        if not window.announced:
+            base = window.current.base
+            start = EpochStart(
+                answer=self.answer & 0xFF, base=base, digest=prefix_digest(self.ids[:base])
+            )
+        window.announced = True
+        window.sent += len(tokens)
+        more = not self._closing or window.sent < len(window.current.tokens)
+        self._closing = self._closing and more
+        self._rides = more
+        self.frames_sent += bool(tokens)
+        self.nodes_sent += len(tokens)
+        self._frames_on_link += 1
+        self._sent_at.append((self._frames_on_link, now))
+        return Draft(
+            handle=self.handle,
+            epoch=window.current.number & 0xFF,
+            start=start,
+            tokens=tokens,
+            more=more,
+        )
+
+    def live(self, answer: int) -> bool:
+        """A message about answer number ``answer`` is about the one under way."""
+        return self.phase is Phase.LIVE and answer == self.answer
+
+    def serves(self, message: Opened | Attached) -> bool:
+        """The reply belongs to the newest attempt for the answer under way."""
+        return self.phase is not Phase.IDLE and (message.answer, message.n) == (self.answer, self.n)
+
+    def opened(self, message: Opened | Attached) -> Iterator[Event]:
+        """The cloud serves the answer: take what it committed that we did not know."""
+        ids = message.ids
+        if isinstance(message, Opened):
+            if not self.prompt_len:  # rendered at the cloud: the first ids are our prompt
+                if message.start != self.base or not ids:
+                    raise RemoteProtocolError("an opened answer without its prompt")
+                self.prompt_len = message.prompt_len
+                new = message.prompt_len - self.base
+                self.ids.extend(ids[:new])
+                self.window.restart()
+                ids = ids[new:]
+            elif message.start != len(self.ids):
+                raise RemoteProtocolError("an opened answer that starts elsewhere")
+            yield AnswerOpened(self, self.answer, self.prompt_len, message.cached)
+        elif message.start != len(self.ids):
+            raise RemoteProtocolError("an attached answer that starts elsewhere")
+        self.phase = Phase.LIVE
+        if ids:
+            yield self._commit(ids, 0, None)
+
+    def verdict(self, verdict: Verdict, now: float, link: LinkEstimator) -> Iterator[Event]:
+        """Tokens were committed; those of an answer that is over are dropped."""
+        if self.phase is not Phase.LIVE or verdict.answer != self.answer & 0xFF:
+            return
+        length = len(self.ids)
+        if verdict.at != length & 0xFFFF:
+            raise RemoteProtocolError(f"verdict at {verdict.at}, the text ends at {length}")
+        own: list[int] = []
+        if verdict.node is not None:
+            own = self.window.resolve(verdict.epoch, verdict.node, length)
+        if verdict.ack is not None:
+            self._acknowledged(verdict.ack, now, link)
+        yield self._commit((*own, *verdict.ids), len(own), verdict.ack)
+
+    def check_end(self, finished: Finished) -> None:
+        """Both ends must hold the same text when an answer ends."""
+        if (finished.length, finished.digest) != (len(self.ids), prefix_digest(self.ids)):
+            raise RemoteProtocolError("the answer ended on another text than was sent")
+
+    # --- inside -----------------------------------------------------------------------------
+
+    def _bind(self) -> int:
+        """The attach number of this connection's attempt: one more for every connection."""
+        if not self.bound:
+            self.n += 1
+            self.bound = True
+        return self.n
+
+    def _commit(self, tokens: Sequence[int], accepted: int, ack: Ack | None) -> Committed:
+        start, ahead = len(self.ids), self.window.ahead
+        alive = self.window.commit(tokens)
+        matched = next((i for i, t in enumerate(tokens) if ahead[i : i + 1] != [t]), len(tokens))
+        self.nodes_accepted += accepted
+        self.restores_left = MAX_RESTORES
+        return Committed(
+            session=self,
+            answer=self.answer,
+            start=start,
+            tokens=tuple(tokens),
+            accepted=accepted,
+            refused=() if alive else tuple(ahead[matched:]),
+            ack=ack,
+        )
+
+    def _acknowledged(self, ack: Ack, now: float, link: LinkEstimator) -> None:
+        """A round-trip sample from the frame that the ack names; saturated times give none."""
+        while self._sent_at:
+            frame, sent = self._sent_at.popleft()
+            if frame & 0xFF == ack.frame:
+                if ack.since < _SATURATED:
+                    link.round_trip(now - sent, ack.since)
+                return

@@ -1,0 +1,55 @@
+"""What the edge knows of the link: round trip, its variation, its floor, goodput both ways."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ALPHA, BETA = 1 / 8, 1 / 4
+"""Gains of the smoothed round trip and its variation: RFC 6298, section 2."""
+
+GOODPUT_GAIN = 1 / 4
+
+
+@dataclass(slots=True)
+class LinkEstimator:
+    """Round-trip and goodput estimates; times in seconds, rates in bytes a second, None unknown.
+
+    Filters follow RFC 6298 and, for the peer's reported delay, QUIC (RFC 9002, section 5.3): the
+    service time is subtracted unless that would take the sample under the smallest round trip seen.
+    """
+
+    srtt: float | None = None
+    rttvar: float | None = None
+    min_rtt: float | None = None
+    goodput_up: float | None = None
+    goodput_down: float | None = None
+
+    def round_trip(self, elapsed: float, service: float) -> None:
+        """A frame was answered after ``elapsed`` seconds, ``service`` of them at the peer."""
+        elapsed = max(0.0, elapsed)
+        adjusted = max(0.0, elapsed - service)
+        if self.srtt is None or self.rttvar is None or self.min_rtt is None:
+            self.srtt, self.rttvar, self.min_rtt = adjusted, adjusted / 2, adjusted
+            return
+        self.min_rtt = min(self.min_rtt, adjusted)
+        self.rttvar += BETA * (abs(self.srtt - adjusted) - self.rttvar)
+        self.srtt += ALPHA * (adjusted - self.srtt)
+
+    def uploaded(self, size: int, seconds: float, *, backlogged: bool) -> None:
+        """``size`` bytes left in ``seconds``; only with a backlog was the link the limit."""
+        self.goodput_up = _rate(self.goodput_up, size, seconds, backlogged)
+
+    def downloaded(self, size: int, seconds: float, *, backlogged: bool) -> None:
+        """``size`` bytes came in ``seconds``; without a backlog they can only raise the estimate."""
+        self.goodput_down = _rate(self.goodput_down, size, seconds, backlogged)
+
+
+def _rate(known: float | None, size: int, seconds: float, backlogged: bool) -> float | None:
+    if seconds <= 0:
+        return known
+    rate = size / seconds
+    if known is None:
+        return rate if backlogged else None
+    if backlogged:
+        return known + GOODPUT_GAIN * (rate - known)
+    return max(known, rate)

@@ -1,0 +1,257 @@
+"""One session at the cloud: committed ids, the answer under way, the edge's guesses, what to tell.
+
+Pure: the engine calls :meth:`CloudSession.commit` and :meth:`CloudSession.finish`; connections call
+the rest and pull verdicts. What a verdict says is derived when it is pulled, from how much of the
+committed text this connection was told, so waiting verdicts merge by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from outrider.protocol.epochs import CloudWindow
+from outrider.protocol.errors import RemoteProtocolError, SessionError
+from outrider.protocol.messages import (
+    Ack,
+    Attach,
+    Attached,
+    Draft,
+    Finished,
+    Open,
+    Opened,
+    Verdict,
+)
+from outrider.protocol.packing import prefix_digest
+
+MAX_VERDICT_IDS = 1024
+"""Ids in one verdict: a bound for the codec, far above what a pass commits."""
+
+
+def judge(guesses: Sequence[int], decided: Sequence[int]) -> list[int]:
+    """The tokens that a pass commits: the target's choices for as long as the guesses equal them.
+
+    ``decided[i]`` is the target's choice after ``guesses[:i]``. The last token is the recovered one
+    (the guess there was wrong) or the bonus (all were right). Exact for any guesses, because each
+    token kept *is* the target's choice after the tokens before it.
+    """
+    for i, token in enumerate(decided):
+        if i == len(guesses) or guesses[i] != token:
+            return list(decided[: i + 1])
+    return list(decided)
+
+
+class CloudSession:
+    """State of one session. ``link`` identifies the connection that serves it; None: detached.
+
+    ``told`` is how many committed ids the edge knows on this connection. ``begun`` counts answers
+    begun, so that a pass that outlives its answer can be told apart. ``queue_time`` and
+    ``target_time`` are the engine's figures of the last pass, in seconds, for the acks.
+    """
+
+    def __init__(self, key: bytes, secret: bytes, owner: str) -> None:
+        self.key = key
+        self.secret = secret
+        self.owner = owner
+        self.ids: list[int] = []
+        self.window = CloudWindow(self.ids)
+        self.prompt_len = 0
+        self.answer = 0
+        self.request: Open | None = None
+        self.running = False
+        self.riding = False
+        self.begun = 0
+        self.ended: Finished | None = None
+        self.farewell_told = False
+        self.link: object | None = None
+        self.n = 0
+        self.handle = 0
+        self.told = 0
+        self.idle_since = 0.0
+        self.frames = 0
+        self.frame_at: float | None = None
+        self.frames_told = 0
+        self.verdict_at: float | None = None
+        self.queue_time = 0.0
+        self.target_time = 0.0
+
+    # --- the edge's messages ----------------------------------------------------------------
+
+    def takes(self, link: object, n: int) -> bool:
+        """Whether this connection may serve the session: the highest attach number does."""
+        return n > self.n or (n == self.n and link is self.link)
+
+    def bind(self, link: object, n: int, handle: int) -> None:
+        """This connection serves the session from now on; frames of older ones mean nothing."""
+        if link is not self.link or n != self.n:
+            self.link, self.n = link, n
+            self.frames = self.frames_told = 0
+            self.frame_at = self.verdict_at = None
+            self.farewell_told = False
+        self.handle = handle
+        self.riding = False
+
+    def open(self, request: Open, ids: Sequence[int], known: int) -> Opened:
+        """Begin or, for the same answer again, go on. ``ids`` follow the first ``base`` committed.
+
+        ``known`` is how long a prefix of the result the edge holds already. The caller has checked
+        the base and its digest (:meth:`agrees`).
+        """
+        self.window.void(request.epoch)
+        if not self._runs(request, ids):
+            self.answer, self.request = request.answer, request
+            self.cut(request.base)
+            self.ids.extend(ids)
+            self.prompt_len = request.prompt_len if request.ids else len(self.ids)
+            self.running, self.ended = True, None
+            self.begun += 1
+        self.told = len(self.ids)
+        return Opened(
+            handle=self.handle,
+            answer=self.answer,
+            n=self.n,
+            prompt_len=self.prompt_len,
+            start=known,
+            ids=tuple(self.ids[known:]),
+        )
+
+    def _runs(self, request: Open, ids: Sequence[int]) -> bool:
+        """This answer was opened before, with this text: the edge only missed our reply."""
+        end = request.base + len(ids)
+        return request.answer == self.answer and self.ids[request.base : end] == list(ids)
+
+    def attach(self, request: Attach) -> Attached:
+        """Serve the answer on a new connection: everything in flight is void.
+
+        The caller has checked that the edge's text is a prefix of ours (:meth:`agrees`).
+        """
+        self.window.void(request.epoch)
+        self.told = len(self.ids)
+        return Attached(
+            handle=self.handle,
+            answer=self.answer,
+            n=self.n,
+            start=request.length,
+            ids=tuple(self.ids[request.length :]),
+        )
+
+    def agrees(self, length: int, digest: bytes) -> bool:
+        """The first ``length`` committed ids are those that the edge holds."""
+        return length <= len(self.ids) and prefix_digest(self.ids[:length]) == digest
+
+    def draft(self, frame: Draft, now: float, max_in_flight: int) -> None:
+        """Nodes or a closing frame arrive.
+
+        Raises:
+            RemoteProtocolError: the frame breaks the rules of epochs or the limit on nodes.
+            SessionError: the edge assumes another text ("diverged"); its copy will win.
+        """
+        self.frames += 1
+        self.frame_at = now
+        if frame.start is not None:
+            if frame.start.answer != self.answer & 0xFF:  # its open was refused: means nothing
+                self.window.void(self.window.last_epoch)
+                return
+            self.window.begin(frame.epoch, frame.start.base)
+            if not self.agrees(frame.start.base, frame.start.digest):
+                raise SessionError("the guesses hang from another text", code="diverged")
+        self.window.append(frame.epoch, frame.tokens, frame.deltas)
+        guesses = self.window.guesses
+        if guesses and len(guesses.tokens) > max_in_flight + len(self.ids) - guesses.base:
+            raise RemoteProtocolError(f"more than {max_in_flight} guesses in flight", code="limit")
+        self.riding = frame.more
+
+    def cancel(self, answer: int) -> None:
+        """The edge does not want the rest of this answer."""
+        if answer == self.answer and self.running:
+            self.finish("cancel", len(self.ids) - self.prompt_len, None)
+
+    def detach(self, now: float) -> None:
+        """The connection is gone: nothing is in flight, nobody is told."""
+        self.link, self.riding, self.idle_since = None, False, now
+        self.window.void(self.window.last_epoch)
+
+    # --- the engine -------------------------------------------------------------------------
+
+    @property
+    def active(self) -> bool:
+        """There is an answer to work on and somebody to tell."""
+        return self.running and self.link is not None
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        """The target chose these next tokens. Every pending guess is compared with them."""
+        self.ids.extend(tokens)
+        self.window.committed_grew()
+
+    def cut(self, length: int) -> None:
+        """Keep the first ``length`` committed ids (a new answer may start before the old one's end)."""
+        del self.ids[length:]
+        self.told = min(self.told, length)
+
+    def finish(self, reason: str, tokens: int, text_bytes: int | None) -> None:
+        """The answer ends here, exactly once. ``text_bytes`` None: all of the text is kept."""
+        self.running = self.riding = self.farewell_told = False
+        self.ended = Finished(
+            handle=self.handle,
+            answer=self.answer,
+            reason=reason,
+            tokens=tokens,
+            text_bytes=-1 if text_bytes is None else text_bytes,
+            length=len(self.ids),
+            digest=prefix_digest(self.ids),
+        )
+
+    # --- telling the edge -------------------------------------------------------------------
+
+    @property
+    def has_news(self) -> bool:
+        """A verdict or the end of the answer is due."""
+        return self.link is not None and (
+            self.told < len(self.ids) or (self.ended is not None and not self.farewell_told)
+        )
+
+    def news(self, now: float, load: float) -> Verdict | Finished | None:
+        """The next thing to tell the edge: verdicts first, then the end of the answer."""
+        if self.link is None:
+            return None
+        if self.told < len(self.ids):
+            return self._verdict(now, load)
+        if self.ended is None or self.farewell_told:
+            return None
+        self.farewell_told = True  # kept: a later attach is told again
+        return msgspec.structs.replace(self.ended, handle=self.handle)
+
+    def _verdict(self, now: float, load: float) -> Verdict:
+        """Everything committed since the edge was last told, the edge's own guesses by node."""
+        start, node = self.told, self.window.settled(self.told)
+        rest = start
+        epoch = 0
+        if node is not None and self.window.guesses is not None:
+            rest = self.window.guesses.positions[node] + 1
+            epoch = self.window.guesses.number & 0xFF
+        ids = tuple(self.ids[rest : rest + MAX_VERDICT_IDS])
+        self.told = rest + len(ids)
+        self.verdict_at = now
+        return Verdict(
+            handle=self.handle,
+            answer=self.answer & 0xFF,
+            at=start & 0xFFFF,
+            epoch=epoch,
+            node=node,
+            ids=ids,
+            ack=self._ack(now, load),
+        )
+
+    def _ack(self, now: float, load: float) -> Ack | None:
+        """Times of the last frame received, once for each."""
+        if self.frame_at is None or self.frames == self.frames_told:
+            return None
+        self.frames_told = self.frames
+        return Ack(
+            frame=self.frames & 0xFF,
+            since=now - self.frame_at,
+            queue=self.queue_time,
+            target=self.target_time,
+            load=load,
+        )
