@@ -92,7 +92,8 @@ def _from_system(error: Exception, address: Address) -> OutriderError:
     if isinstance(error, ConnectionRefusedError):
         return LinkError(f"nothing listens on {place}: is the server running, and on that port?")
     if isinstance(error, ConnectionResetError | BrokenPipeError | EOFError):
-        return LinkError(f"{place} dropped the connection before it was open")
+        hint = ": if the server does not use TLS, the address is ws://..." if address.secure else ""
+        return LinkError(f"{place} dropped the connection before it was open{hint}")
     if isinstance(error, OSError):
         return LinkError(f"{place} cannot be reached: {error.strerror or error}")
     return SettingError(f"cannot connect to {address.url}: {error}")
@@ -208,8 +209,7 @@ def from_closed(error: ConnectionClosed, peer: str, max_frame: int) -> OutriderE
             return RemoteProtocolError(f"{peer} broke the WebSocket protocol: {sent.reason}")
         if sent.code == CloseCode.INTERNAL_ERROR and "ping timeout" in sent.reason:
             return LinkClosedError(f"{peer} no longer answers: a ping got no reply")
-        if received is None:
-            return LinkClosedError(f"the connection to {peer} was closed here", code=sent.code)
+        return LinkClosedError(f"the connection to {peer} was closed here", code=sent.code)
     if received is None:
         cause = error.__cause__
         why = f" ({cause})" if cause is not None and str(cause) else ""
