@@ -272,7 +272,7 @@ class Codec:
         return tokens
 
     def _check_ids(self, tokens: tuple[int, ...]) -> None:
-        if tokens and not (0 <= min(tokens) and max(tokens) < self.size):
+        if tokens and not (min(tokens) >= 0 and max(tokens) < self.size):
             raise LocalProtocolError(f"a token id outside the vocabulary of {self.size}")
 
 

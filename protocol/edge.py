@@ -33,6 +33,7 @@ from outrider.protocol.fingerprint import (
 )
 from outrider.protocol.link import LinkEstimator
 from outrider.protocol.outbox import PART_BYTES, Assembler, Outbox
+from outrider.protocol.packing import frame_size
 
 GREETING_SECONDS = 15.0
 """A cloud that has not answered the hello by then is given up."""
@@ -84,6 +85,7 @@ class EdgeMachine:
         self._events: deque[Event] = deque()
         self._turn = 0
         self._deadline: float | None = None
+        self._mismatch: m.Mismatch | None = None
         self._reset_transport()
 
     # --- sessions ---------------------------------------------------------------------------
@@ -157,6 +159,9 @@ class EdgeMachine:
             message = self._assembler.receive(data)
             if message is not None:
                 self._take(message, now)
+                session = self._sessions.get(getattr(message, "handle", -1))
+                if session is not None and isinstance(message, m.Verdict):
+                    session.bytes_down += frame_size(len(data), masked=False)
         except RemoteProtocolError as error:
             self._outbox.put(m.Goodbye(code=error.code, message=str(error)))
             self._fail(HandshakeError(f"the cloud broke the protocol: {error}", code=error.code))
@@ -228,8 +233,7 @@ class EdgeMachine:
         elif isinstance(message, m.Finished):
             if session is not None and session.live(message.answer):
                 session.check_end(message)
-                kept = None if message.text_bytes < 0 else message.text_bytes
-                self._end(session, message.reason, kept)
+                self._end(session, message.reason, message)
         elif isinstance(message, m.Refused):
             if session is not None:
                 self._refused(session, message)
@@ -306,12 +310,16 @@ class EdgeMachine:
             frame = session.next_frame(now)
             if frame is not None:
                 self._turn = (self._turn + i + 1) % len(sessions)
-                return self._codec.encode(frame)
+                data = self._codec.encode(frame)
+                session.bytes_up += frame_size(len(data), masked=True)
+                return data
         return None
 
-    def _end(self, session: EdgeSession, reason: str, text_bytes: int | None) -> None:
+    def _end(self, session: EdgeSession, reason: str, finished: m.Finished | None) -> None:
+        kept = finished.text_bytes if finished and finished.text_bytes >= 0 else None
+        passes = finished.passes if finished else None
         self._events.append(
-            AnswerEnded(session, session.answer, reason, session.emitted, text_bytes)
+            AnswerEnded(session, session.answer, reason, session.emitted, kept, passes)
         )
         session.end()
 
@@ -327,7 +335,7 @@ class EdgeMachine:
         self._codec = Codec(self.vocabulary.size, MAX_MESSAGE)
         self._outbox = Outbox(self._codec)
         self._assembler = Assembler(self._codec)
-        self._mismatch: m.Mismatch | None = None
+        self._mismatch = None
 
     def _move(self, event: str) -> None:
         try:

@@ -74,7 +74,8 @@ class EdgeSession:
     """State of one session. Made by :meth:`EdgeMachine.session`.
 
     ``ids`` are the committed ids, prompt included (empty until the cloud has rendered it).
-    Counters: ``frames_sent``, ``nodes_sent``, ``nodes_accepted`` of the answer under way.
+    Counters of the answer under way: ``frames_sent``, ``nodes_sent``, ``nodes_accepted``, and the
+    bytes of draft frames and verdicts, WebSocket framing included.
     """
 
     def __init__(self, handle: int, key: bytes, secret: bytes) -> None:
@@ -93,6 +94,7 @@ class EdgeSession:
         self.restores_left = MAX_RESTORES
         self.max_frame_nodes = MAX_FRAME_NODES
         self.frames_sent = self.nodes_sent = self.nodes_accepted = 0
+        self.bytes_up = self.bytes_down = 0
         self._frames_on_link = 0
         self._closing = False
         self._rides = False
@@ -147,6 +149,7 @@ class EdgeSession:
         self.phase = Phase.OPENING
         self.restores_left = MAX_RESTORES
         self.frames_sent = self.nodes_sent = self.nodes_accepted = 0
+        self.bytes_up = self.bytes_down = 0
 
     def end(self) -> None:
         """The answer is over; its verified text stays for the next one."""

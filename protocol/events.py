@@ -56,13 +56,17 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class AnswerEnded:
-    """The answer is over: stop, length, cancel. ``text_bytes`` None: all of its text is kept."""
+    """The answer is over: stop, length, cancel. ``text_bytes`` None: all of its text is kept.
+
+    ``passes`` of the target were spent on it; None where the cloud was not asked (cancel).
+    """
 
     session: EdgeSession
     answer: int
     reason: str
     tokens: int
     text_bytes: int | None
+    passes: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -260,7 +260,8 @@ class Finished(Message, frozen=True, kw_only=True):
     """Cloud to edge: the answer ended, exactly once.
 
     ``tokens`` were emitted, ``text_bytes`` of their text are to be kept (a stop string is cut off),
-    ``length`` and ``digest`` say what the committed text is.
+    ``length`` and ``digest`` say what the committed text is; ``passes`` of the target decided
+    something for this answer.
     """
 
     handle: int
@@ -270,6 +271,7 @@ class Finished(Message, frozen=True, kw_only=True):
     text_bytes: int
     length: int
     digest: bytes
+    passes: int = 0
 
 
 class Refused(Message, frozen=True, kw_only=True):

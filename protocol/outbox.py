@@ -21,7 +21,7 @@ CONTROL_BYTES = 1024
 
 
 class Outbox:
-    """Cold messages of one connection in order, and which sessions' hot frames must wait for them."""
+    """Cold messages of one connection in order, and whose hot frames must wait for them."""
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec

@@ -25,6 +25,8 @@ from outrider.protocol.messages import (
 )
 from outrider.protocol.packing import prefix_digest
 
+REPLY_GAIN = 1 / 8
+
 MAX_VERDICT_IDS = 1024
 """Ids in one verdict: a bound for the codec, far above what a pass commits."""
 
@@ -46,8 +48,10 @@ class CloudSession:
     """State of one session. ``link`` identifies the connection that serves it; None: detached.
 
     ``told`` is how many committed ids the edge knows on this connection. ``begun`` counts answers
-    begun, so that a pass that outlives its answer can be told apart. ``queue_time`` and
-    ``target_time`` are the engine's figures of the last pass, in seconds, for the acks.
+    begun, so that a pass that outlives its answer can be told apart. ``reply_time`` is the smoothed
+    time from a verdict to the edge's next frame. ``queue_time`` and ``target_time`` are the engine's
+    figures of the last pass, all in seconds; ``passes`` counts those that decided something for
+    the answer.
     """
 
     def __init__(self, key: bytes, secret: bytes, owner: str) -> None:
@@ -73,8 +77,10 @@ class CloudSession:
         self.frame_at: float | None = None
         self.frames_told = 0
         self.verdict_at: float | None = None
+        self.reply_time: float | None = None
         self.queue_time = 0.0
         self.target_time = 0.0
+        self.passes = 0
 
     # --- the edge's messages ----------------------------------------------------------------
 
@@ -106,6 +112,7 @@ class CloudSession:
             self.prompt_len = request.prompt_len if request.ids else len(self.ids)
             self.running, self.ended = True, None
             self.begun += 1
+            self.passes = 0
         self.told = len(self.ids)
         return Opened(
             handle=self.handle,
@@ -149,6 +156,11 @@ class CloudSession:
         """
         self.frames += 1
         self.frame_at = now
+        if self.verdict_at is not None:
+            reply = now - self.verdict_at
+            known = reply if self.reply_time is None else self.reply_time
+            self.reply_time = known + REPLY_GAIN * (reply - known)
+            self.verdict_at = None
         if frame.start is not None:
             if frame.start.answer != self.answer & 0xFF:  # its open was refused: means nothing
                 self.window.void(self.window.last_epoch)
@@ -185,7 +197,7 @@ class CloudSession:
         self.window.committed_grew()
 
     def cut(self, length: int) -> None:
-        """Keep the first ``length`` committed ids (a new answer may start before the old one's end)."""
+        """Keep the first ``length`` committed ids: a new answer may start before the old one's end."""
         del self.ids[length:]
         self.told = min(self.told, length)
 
@@ -200,6 +212,7 @@ class CloudSession:
             text_bytes=-1 if text_bytes is None else text_bytes,
             length=len(self.ids),
             digest=prefix_digest(self.ids),
+            passes=self.passes,
         )
 
     # --- telling the edge -------------------------------------------------------------------

@@ -1,0 +1,220 @@
+"""The edge's engine: keep the drafter at the text's end and guess as far as the policy says.
+
+Sans-thread and sans-clock: ``next(now)`` gives Work for the thread that owns the drafter,
+``done(work, result, now)`` takes it back. A result whose epoch is over by then is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from outrider.edge_client.drafter import Guess
+from outrider.edge_client.policy import Observed, Plan, Policy
+from outrider.protocol.decoding.sampling import Sampling
+from outrider.protocol.edge import EdgeMachine
+from outrider.protocol.edge_session import EdgeSession
+from outrider.protocol.errors import BackendError
+
+PREFILL_SECONDS = 0.1
+"""Longest piece of prefill, so that a verdict is never kept waiting by more."""
+
+FIRST_CHUNK = 32
+STEP_GAIN = 1 / 8
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """Evaluate up to ``count`` more of ``ids``."""
+
+    session: EdgeSession
+    ids: tuple[int, ...]
+    count: int
+    started: float
+
+
+@dataclass(frozen=True, slots=True)
+class DraftWork:
+    """Guess up to ``count`` tokens after ``ids``, for epoch ``epoch`` of answer ``answer``."""
+
+    session: EdgeSession
+    answer: int
+    epoch: int
+    ids: tuple[int, ...]
+    prompt_len: int
+    sampling: Sampling
+    count: int
+    never: frozenset[int]
+    floor: float
+    started: float
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Nothing to do until something arrives."""
+
+
+Work = Prefill | DraftWork | Idle
+
+
+@dataclass(slots=True)
+class EdgeStats:
+    """What the drafter did: guesses made, guesses dropped because their epoch was over, seconds."""
+
+    drafted: int = 0
+    dropped: int = 0
+    draft_seconds: float = 0.0
+    prefilled: int = 0
+    prefill_seconds: float = 0.0
+
+
+class Source(Protocol):
+    """What the engine asks of a drafter while it is idle; see :class:`Drafter`."""
+
+    @property
+    def n_ctx(self) -> int:
+        """Ids that its context holds."""
+
+    def behind(self, ids: Sequence[int]) -> int:
+        """How many of ``ids`` it has not evaluated."""
+
+
+class EdgeEngine:
+    """Decides what the drafter does next. The machine owns the sessions, the policy the lengths.
+
+    ``failed`` holds the error that stopped the drafter, if one did: answers go on as plain cloud
+    streaming and say so. The drafter is only asked between works, when no thread is using it.
+    """
+
+    def __init__(self, machine: EdgeMachine, drafter: Source, policy: Policy) -> None:
+        self.machine = machine
+        self.drafter = drafter
+        self.policy = policy
+        self.stats = EdgeStats()
+        self.failed: BackendError | None = None
+        self._turn = 0
+        self._step: float | None = None
+        self._prefill_rate: float | None = None
+        self._done_with: dict[int, tuple[int, int, int]] = {}
+
+    def next(self, now: float) -> Work:
+        """The drafter's next work, sessions in turn."""
+        if self.failed is not None:
+            return Idle()
+        sessions = self.machine.sessions
+        for i in range(len(sessions)):
+            session = sessions[(self._turn + i) % len(sessions)]
+            work = self._plan(session, now)
+            if work is not None:
+                self._turn = (self._turn + i + 1) % len(sessions)
+                return work
+        return Idle()
+
+    def _plan(self, session: EdgeSession, now: float) -> Prefill | DraftWork | None:
+        request = session.request
+        if not session.may_guess or request is None:
+            return None
+        plan = self._observe(session)
+        ahead = session.window.ahead
+        count = min(plan.frame, plan.window - len(ahead), self._room(session, len(ahead)))
+        if plan.frame == 0 or (count <= 0 and not ahead):
+            session.stop_riding()  # said once: the cloud need not wait for us
+            return None
+        if count <= 0 or self._done_with.get(session.handle) == _place(session):
+            return None
+        ids = (*session.ids, *ahead)
+        chunk = self._chunk()
+        if self.drafter.behind(ids) > chunk:
+            return Prefill(session, ids, chunk, now)
+        return DraftWork(
+            session=session,
+            answer=session.answer,
+            epoch=session.window.current.number,
+            ids=ids,
+            prompt_len=session.prompt_len,
+            sampling=request.sampling,
+            count=count,
+            never=self.machine.never_draft,
+            floor=plan.floor,
+            started=now,
+        )
+
+    def _observe(self, session: EdgeSession) -> Plan:
+        sent = session.nodes_sent
+        acceptance = session.nodes_accepted / sent if sent else None
+        return self.policy.plan(Observed(self.machine.link, acceptance, self._step))
+
+    def _room(self, session: EdgeSession, ahead: int) -> int:
+        """Guesses that can still matter: within both contexts and the answer's length.
+
+        The pass that judges the last guess adds a token of its own, hence one less than is left.
+        """
+        request, welcome = session.request, self.machine.welcome
+        left = (request.max_tokens if request else 0) - session.emitted
+        length = len(session.ids) + ahead
+        room = min(left - 1 - ahead, self.drafter.n_ctx - length)
+        return min(room, welcome.n_ctx - length) if welcome else room
+
+    def _chunk(self) -> int:
+        if self._prefill_rate is None:
+            return FIRST_CHUNK
+        return max(FIRST_CHUNK, int(self._prefill_rate * PREFILL_SECONDS))
+
+    def done(
+        self, work: Prefill | DraftWork, result: Guess | BackendError | None, now: float
+    ) -> None:
+        """Take a result back."""
+        seconds = now - work.started
+        if isinstance(result, BackendError):
+            self._fail(result)
+        elif isinstance(work, Prefill):
+            self._prefilled(work, seconds)
+        elif result is not None:
+            self._drafted(work, result, seconds)
+
+    def _prefilled(self, work: Prefill, seconds: float) -> None:
+        self.stats.prefilled += work.count
+        self.stats.prefill_seconds += seconds
+        if seconds > 0:
+            self._prefill_rate = work.count / seconds
+
+    def _drafted(self, work: DraftWork, guess: Guess, seconds: float) -> None:
+        self.stats.drafted += len(guess.tokens)
+        self.stats.draft_seconds += seconds
+        if guess.tokens:
+            step = seconds / len(guess.tokens)
+            known = step if self._step is None else self._step
+            self._step = known + STEP_GAIN * (step - known)
+        session = work.session
+        if not self.wanted(work):
+            self.stats.dropped += len(guess.tokens)
+            return
+        if guess.tokens:
+            session.guess(guess.tokens)
+        elif not session.window.ahead:
+            session.stop_riding()  # too unsure to guess here: the cloud goes on alone
+        if len(guess.tokens) < work.count:  # an end token, or too unsure: no more at this place
+            self._done_with[session.handle] = _place(session)
+
+    def wanted(self, work: DraftWork) -> bool:
+        """The work's epoch is still the session's, and nothing was guessed in it meanwhile."""
+        session = work.session
+        return (
+            session.may_guess
+            and session.answer == work.answer
+            and session.window.current.number == work.epoch
+            and len(session.ids) + len(session.window.ahead) == len(work.ids)
+        )
+
+    def _fail(self, error: BackendError) -> None:
+        """The drafter is gone: every answer goes on as plain cloud streaming."""
+        self.failed = error
+        for session in self.machine.sessions:
+            session.stop_riding()
+
+
+def _place(session: EdgeSession) -> tuple[int, int, int]:
+    """Where the guesses of a session end: answer, epoch, length."""
+    window = session.window
+    return session.answer, window.current.number, len(session.ids) + len(window.ahead)

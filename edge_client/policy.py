@@ -1,0 +1,63 @@
+"""How far to ride ahead: policies decide, the engine and the window enforce.
+
+Lockstep, the streaming schemes and plain cloud streaming are settings of one thing, a
+:class:`Plan`: a frame of so many tokens, and so many guesses outstanding at most.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from outrider.protocol.errors import SettingError
+from outrider.protocol.link import LinkEstimator
+
+MAX_DRAFT = 64
+"""Longest draft length accepted: beyond it no pair of models gains anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What a policy may look at. Times in seconds; None is unknown and must be handled."""
+
+    link: LinkEstimator
+    acceptance: float | None
+    draft_step: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Guesses a frame, guesses outstanding at most, and the confidence under which to stop.
+
+    ``frame`` 0 is plain cloud streaming: do not draft.
+    """
+
+    frame: int
+    window: int
+    floor: float = 0.0
+
+
+class Policy(ABC):
+    """One small decision, taken anew before every frame."""
+
+    name: str
+
+    @abstractmethod
+    def plan(self, observed: Observed) -> Plan:
+        """What to do now."""
+
+
+class Fixed(Policy):
+    """Lockstep with one draft length: a frame of ``length``, then wait for its verdict."""
+
+    name = "fixed"
+
+    def __init__(self, length: int, floor: float = 0.0) -> None:
+        if not 0 <= length <= MAX_DRAFT:
+            raise SettingError(f"draft length {length}; it must be 0 (off) to {MAX_DRAFT}")
+        if not 0.0 <= floor <= 1.0:
+            raise SettingError(f"draft-p-min {floor}; it must be 0 to 1")
+        self._plan = Plan(length, length, floor)
+
+    def plan(self, observed: Observed) -> Plan:  # noqa: ARG002 - fixed is fixed
+        return self._plan
