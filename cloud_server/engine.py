@@ -84,11 +84,13 @@ class CloudEngine:
         self,
         table: SessionTable,
         info: TargetInfo,
+        eos: frozenset[int],
         token_bytes: Callable[[int], bytes],
         settings: EngineSettings | None = None,
     ) -> None:
         self.table = table
         self.info = info
+        self.eos = eos
         self.settings = settings or EngineSettings()
         self.stats = EngineStats()
         self._token_bytes = token_bytes
@@ -199,7 +201,7 @@ class CloudEngine:
         request = session.request
         ending = Ending(
             stops=request.stops if request else (),
-            eos=frozenset() if request and request.ignore_eos else self.info.eos,
+            eos=frozenset() if request and request.ignore_eos else self.eos,
             max_tokens=request.max_tokens if request else 1,
             token_bytes=self._token_bytes,
         )

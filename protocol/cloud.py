@@ -27,8 +27,8 @@ from outrider.protocol.session import CloudSession
 HELLO_SECONDS = 10.0
 """A connection that has not said hello, or not asked for its segment, by then is closed."""
 
-MAX_OWN_MESSAGE = 4 << 20
-"""What the cloud accepts before it knows the edge's limits, and never more."""
+MAX_STOPS, MAX_STOP_BYTES = 64, 1024
+"""Stop strings of an answer, and bytes of all of them together."""
 
 
 class State(enum.Enum):
@@ -46,14 +46,12 @@ TRANSITIONS = {
     (State.GREETING, "bye"): State.CLOSED,
     (State.READY, "bye"): State.CLOSED,
     (State.COMPARING, "bye"): State.CLOSED,
-    (State.CLOSED, "bye"): State.CLOSED,
 }
 
 ALLOWED: dict[State, tuple[type[m.Message], ...]] = {
     State.GREETING: (m.Hello, m.Goodbye),
     State.READY: (m.Draft, m.Open, m.Attach, m.Cancel, m.Close, m.Goodbye),
     State.COMPARING: (m.SegmentAsk, m.Goodbye, m.Draft, m.Open, m.Attach, m.Cancel, m.Close),
-    State.CLOSED: (),
 }
 """What a peer may send in each state; while comparing, what travelled with the hello is ignored."""
 
@@ -78,11 +76,15 @@ class CloudConfig:
 
 @dataclass(slots=True)
 class SessionTable:
-    """All sessions of one verifier, by key. The only owner of their lives."""
+    """All sessions of one verifier, by key. The only owner of their lives.
+
+    ``load`` is the share of capacity in use, told in verdicts; while ``closing``, no answer begins.
+    """
 
     config: CloudConfig
     sessions: dict[bytes, CloudSession] = field(default_factory=dict)
     load: float = 0.0
+    closing: bool = False
 
     def obtain(self, key: bytes, secret: bytes, owner: str) -> CloudSession:
         """The session with this key, made if need be.
@@ -182,12 +184,8 @@ class CloudConnection:
 
     def connection_lost(self, now: float) -> None:
         """The socket is gone: its sessions are detached and wait for the edge to come back."""
-        for session in self._handles.values():
-            if session.link is self:
-                session.detach(now)
-        self._handles.clear()
-        self.state = State.CLOSED
-        self._deadline = None
+        if self.state is not State.CLOSED:
+            self._over(now)
 
     def close(self, code: str, message: str, now: float) -> None:
         """Say goodbye, for a shutdown."""
@@ -201,7 +199,7 @@ class CloudConnection:
                 f"{type(message).__name__} is not expected while {self.state.value}"
             )
         if isinstance(message, m.Goodbye):
-            self._move("bye")
+            self._over(now)
         elif isinstance(message, m.Hello):
             self._greet(message)
         elif isinstance(message, m.SegmentAsk):
@@ -283,6 +281,8 @@ class CloudConnection:
 
     def _open(self, request: m.Open) -> None:
         config = self.table.config
+        if self.table.closing:
+            raise SessionError("the verifier is shutting down", code="closing", retry_after=5.0)
         session = self.table.obtain(request.session, request.secret, self.owner)
         if not session.takes(self, request.n):
             raise SessionError("a newer connection serves this session", code="superseded")
@@ -380,9 +380,14 @@ class CloudConnection:
 
     def _goodbye(self, code: str, message: str, now: float) -> None:
         if self.state is not State.CLOSED:
-            self._outbox.put(m.Goodbye(code=code, message=message))
+            self._outbox.close(m.Goodbye(code=code, message=message))
+            self._over(now)
+
+    def _over(self, now: float) -> None:
+        """Nothing more is read here; the sessions wait for the edge on another connection."""
+        self._move("bye")
+        self._deadline = None
         for session in self._handles.values():
             if session.link is self:
                 session.detach(now)
-        self._move("bye")
-        self._deadline = None
+        self._handles.clear()

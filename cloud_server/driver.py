@@ -1,0 +1,229 @@
+"""The verifier as a running service: sockets on asyncio, the model on its own thread.
+
+A forward pass must never delay a ping, so the loop only moves bytes and takes engine steps; one
+thread owns the target and runs one pass at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from outrider.cloud_server.engine import CloudEngine, EngineSettings, Forward
+from outrider.cloud_server.targets.base import Decided, Target
+from outrider.protocol.cloud import CloudConfig, CloudConnection, SessionTable
+from outrider.protocol.errors import BackendError, LinkError, OutriderError, SessionError
+from outrider.protocol.messages import Limits, Open
+from outrider.runtime.net.keys import KeyFile
+from outrider.runtime.net.link import Link
+from outrider.runtime.net.server import Server, serve
+from outrider.runtime.text.fingerprint import describe
+from outrider.runtime.text.tokenizer import Tokenizer
+
+AGENT = "outrider-cloud"
+_log = logging.getLogger("outrider.cloud")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceSettings:
+    """Where to listen and what to allow. Sizes in bytes, tokens and counts; times in seconds."""
+
+    host: str = "127.0.0.1"
+    port: int = 8471
+    keys: KeyFile | None = None
+    tls: ssl.SSLContext | None = None
+    max_sessions: int = 64
+    max_message: int = 4 << 20
+    max_tokens: int = 1 << 16
+    max_nodes_per_frame: int = 64
+    max_nodes_in_flight: int = 256
+    detached_seconds: float = 120.0
+    drain_seconds: float = 30.0
+    engine: EngineSettings = field(default_factory=EngineSettings)
+
+
+class Verifier:
+    """One target served to many edges. Use as an async context manager, or :meth:`run`."""
+
+    def __init__(self, target: Target, tokenizer: Tokenizer, settings: ServiceSettings) -> None:
+        info = target.info
+        if tokenizer.size > info.usable:
+            _log.warning(
+                "the tokenizer has %d tokens, the model %d: the others cannot occur",
+                tokenizer.size,
+                info.usable,
+            )
+        self.target = target
+        self.tokenizer = tokenizer
+        self.settings = settings
+        eos = info.eos | tokenizer.eos
+        self.table = SessionTable(
+            CloudConfig(
+                vocabulary=describe(tokenizer),
+                model=info.name,
+                n_ctx=info.n_ctx,
+                eos=tuple(sorted(eos)),
+                limits=Limits(
+                    max_message=settings.max_message,
+                    max_prompt=info.n_ctx - 1,
+                    max_tokens=settings.max_tokens,
+                    max_nodes_per_frame=settings.max_nodes_per_frame,
+                    max_nodes_in_flight=settings.max_nodes_in_flight,
+                    max_sessions=settings.max_sessions,
+                    detached_seconds=settings.detached_seconds,
+                ),
+                agent=AGENT,
+                render=self._render,
+            )
+        )
+        self.engine = CloudEngine(self.table, info, eos, tokenizer.token_bytes, settings.engine)
+        self._wake = asyncio.Event()
+        self._writers: set[asyncio.Event] = set()
+        self._connections: set[CloudConnection] = set()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="target")
+        self._worker: asyncio.Task[None] | None = None
+        self._server: Server | None = None
+
+    # --- life -------------------------------------------------------------------------------
+
+    async def start(self) -> Server:
+        """Listen and work until :meth:`stop`.
+
+        Raises:
+            SettingError: the address is in use, or open to the world without key and certificate.
+        """
+        settings = self.settings
+        self._server = await serve(
+            self._handle,
+            settings.host,
+            settings.port,
+            keys=settings.keys,
+            context=settings.tls,
+            max_connections=settings.max_sessions * 2,
+            max_frame=settings.max_message,
+        )
+        self._worker = asyncio.create_task(self._work(), name="engine")
+        return self._server
+
+    async def stop(self, *, drain: bool = True) -> None:
+        """Finish the answers under way (at most ``drain_seconds``), say goodbye, free the model."""
+        if drain:
+            await self._drain()
+        now = _now()
+        for connection in self._connections:
+            connection.close("shutdown", "the verifier is shutting down", now)
+        self._tell_all()
+        if self._server is not None:
+            await self._server.close()
+        if self._worker is not None:
+            self._worker.cancel()
+            await asyncio.gather(self._worker, return_exceptions=True)
+        self._thread.shutdown(wait=True)
+        self.target.close()
+
+    async def _drain(self) -> None:
+        """Let answers under way end; new ones are refused meanwhile."""
+        self.table.closing = True
+        deadline = _now() + self.settings.drain_seconds
+        while _now() < deadline and any(s.active for s in self.table.sessions.values()):
+            await asyncio.sleep(0.02)
+
+    @property
+    def failed(self) -> BaseException | None:
+        """What ended the engine's loop, if anything did: the service cannot go on then."""
+        if self._worker is None or not self._worker.done() or self._worker.cancelled():
+            return None
+        return self._worker.exception()
+
+    # --- the engine's loop ------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            self._wake.clear()
+            work = self.engine.next(loop.time())
+            if isinstance(work, Forward):
+                result = await loop.run_in_executor(self._thread, self._forward, work)
+                self.engine.done(work, result, loop.time())
+                self._tell_all()
+                continue
+            timeout = None if work.until is None else max(0.0, work.until - loop.time())
+            try:
+                async with asyncio.timeout(timeout):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+
+    def _forward(self, work: Forward) -> list[Decided] | BackendError:
+        """On the target's thread. A failing backend ends the answers concerned, not the service."""
+        try:
+            return self.target.forward(work.rows)
+        except BackendError as error:
+            _log.error("the target failed: %s", error)
+            return error
+        except Exception as error:
+            _log.exception("the target failed")
+            return BackendError(f"the target failed: {error}")
+
+    def _render(self, request: Open) -> tuple[int, ...]:
+        """Ids of an open that carries messages or text."""
+        try:
+            if request.messages is not None:
+                return tuple(self.tokenizer.encode_chat(request.messages))
+            return tuple(self.tokenizer.encode_prompt(request.text or ""))
+        except OutriderError as error:
+            raise SessionError(str(error), code="prompt") from error
+
+    # --- connections ------------------------------------------------------------------------
+
+    async def _handle(self, link: Link) -> None:
+        connection = CloudConnection(self.table, link.peer.key_name or "", _now())
+        wake = asyncio.Event()
+        self._connections.add(connection)
+        self._writers.add(wake)
+        writer = asyncio.create_task(self._write(link, connection, wake))
+        try:
+            while not connection.wants_close:
+                data = await link.recv()
+                connection.receive(data, _now())
+                wake.set()
+                self._wake.set()
+            await writer
+        except LinkError as error:
+            _log.debug("%s: %s", link.peer, error)
+        finally:
+            writer.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
+            self._connections.discard(connection)
+            self._writers.discard(wake)
+            connection.connection_lost(_now())
+            self._wake.set()
+
+    async def _write(self, link: Link, connection: CloudConnection, wake: asyncio.Event) -> None:
+        """Pull messages while the link takes them; what to say is decided at the last moment."""
+        while True:
+            wake.clear()
+            while (message := connection.next_message(_now())) is not None:
+                await link.send(message)
+            if connection.wants_close:
+                await link.close()
+                return
+            deadline = connection.next_timeout()
+            try:
+                async with asyncio.timeout(
+                    None if deadline is None else max(0.0, deadline - _now())
+                ):
+                    await wake.wait()
+            except TimeoutError:
+                connection.handle_timeout(_now())
+
+    def _tell_all(self) -> None:
+        for wake in self._writers:
+            wake.set()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

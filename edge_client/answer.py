@@ -1,0 +1,104 @@
+"""One answer as the user sees it: whole characters, stops cut off, and what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from outrider.runtime.text.ending import Ending
+from outrider.runtime.text.utf8 import Utf8Stream
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Something happened to the text.
+
+    ``text`` may be empty while a character or a possible stop string is incomplete. Of ``tokens``,
+    verified all, the first ``accepted`` were the drafter's; ``refused`` guesses were wrong here.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    accepted: int
+    refused: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The whole answer and its figures. Times in seconds, sizes in bytes.
+
+    ``ids`` are the emitted tokens after ``prompt_ids``. ``bytes_up`` and ``bytes_down`` are those of
+    draft frames and verdicts, WebSocket framing included; ``prompt_bytes`` those of all else sent.
+    ``passes`` of the target were spent (None: not told). ``seed`` repeats a sampled answer.
+    """
+
+    text: str
+    ids: tuple[int, ...]
+    prompt_ids: tuple[int, ...]
+    reason: str
+    seed: int | None
+    frames: int
+    drafted: int
+    accepted: int
+    bytes_up: int
+    bytes_down: int
+    passes: int | None
+    first_token: float | None
+    seconds: float
+    rtt: float | None
+    degraded: str | None
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted over drafted tokens; None if nothing was drafted."""
+        return self.accepted / self.drafted if self.drafted else None
+
+    @property
+    def mean_acceptance_length(self) -> float | None:
+        """Tokens a round, the target's own included: 1 + accepted / drafts."""
+        return 1 + self.accepted / self.frames if self.frames else None
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Emitted tokens over the whole time, prefill included."""
+        return len(self.ids) / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def decode_tokens_per_second(self) -> float | None:
+        """Tokens after the first over the time after the first."""
+        if self.first_token is None or len(self.ids) < 2 or self.seconds <= self.first_token:
+            return None
+        return (len(self.ids) - 1) / (self.seconds - self.first_token)
+
+
+class AnswerText:
+    """Grows with verified tokens; gives text as soon as it is safe to show."""
+
+    def __init__(
+        self,
+        stops: Sequence[str],
+        eos: frozenset[int],
+        max_tokens: int,
+        token_bytes: Callable[[int], bytes],
+    ) -> None:
+        self._ending = Ending(stops, eos, max_tokens, token_bytes)
+        self._token_bytes = token_bytes
+        self._utf8 = Utf8Stream()
+        self._bytes = bytearray()
+        self._shown = 0
+
+    def feed(self, tokens: Sequence[int]) -> str:
+        """The text that became safe to show: whole characters that cannot begin a stop string."""
+        for token in tokens:
+            self._bytes += self._token_bytes(token)
+        return self._show(self._ending.scan(tokens).safe_bytes)
+
+    def finish(self, text_bytes: int | None) -> str:
+        """The rest, once the cloud said how much of the text to keep (None: all of it)."""
+        end = len(self._bytes) if text_bytes is None else text_bytes
+        return self._show(end) + self._utf8.flush()
+
+    def _show(self, end: int) -> str:
+        data = bytes(self._bytes[self._shown : end])
+        self._shown = max(self._shown, end)
+        return self._utf8.feed(data)
