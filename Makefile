@@ -50,7 +50,7 @@ check-choice:
 	  echo "TARGET=$(TARGET) is not known: use TARGET=transformers or TARGET=llama" >&2; exit 2 ;; esac
 
 demo: check-choice
-	@$(MAKE) $(call stamp,$(DEMO_EXTRAS))
+	@$(MAKE) -s $(call stamp,$(DEMO_EXTRAS))
 	@$(BIN)/outrider demo --drafter-backend $(DRAFTER) --target-backend $(TARGET) $(DEMO_ARGS)
 
 # One stamp for each set of extras: made again only when what is to be installed has changed.

@@ -10,6 +10,11 @@ cd "$here"
 bin=.venv/bin
 log=.venv/llama-wheel.log
 
+# A missing compiler is said now, not when the wheel is waited for.
+state=0
+PYTHON=$bin/python sh scripts/llama-wheel.sh --check >/dev/null || state=$?
+[ "$state" -le 1 ] || exit "$state"
+
 # In a process group of its own: a check that fails then also ends the compilers.
 PYTHON=$bin/python "$bin"/python -c 'import os, sys; os.setsid(); os.execvp("sh", sys.argv)' \
     scripts/llama-wheel.sh >"$log" 2>&1 </dev/null &
