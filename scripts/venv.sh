@@ -92,7 +92,8 @@ announce() {
 install() {
     pip="$python -m pip install"
     if wants_torch && [ -n "${TORCH_INDEX:-}" ] && ! installed torch >/dev/null; then
-        $pip --index-url "$TORCH_INDEX" -c constraints.txt torch
+        # That index need not have the pinned versions of what torch needs: they come below.
+        $pip --index-url "$TORCH_INDEX" --no-deps -c constraints.txt torch
     fi
     if wants_llama && ! installed llama-cpp-python >/dev/null; then
         wheel=$(PYTHON=$python sh scripts/llama-wheel.sh | tail -n 1)
