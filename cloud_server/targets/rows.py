@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from outrider.cloud_server.targets.base import Row, TargetInfo
+from outrider.cloud_server.targets.base import Decided, Row, TargetInfo
+from outrider.protocol.decoding.rules import Choice
 from outrider.protocol.errors import BackendError
 
 
@@ -53,3 +54,13 @@ def positions(row: Row) -> Iterator[Sequence[int]]:
     """For each wanted decision, in order: the ids before the token that is decided."""
     for end in range(len(row.ids) - row.want + 1, len(row.ids) + 1):
         yield row.ids[:end]
+
+
+def split(choices: Sequence[Choice], counts: Sequence[int]) -> list[Decided]:
+    """Hand the choices back to their rows."""
+    result, start = [], 0
+    for count in counts:
+        part = choices[start : start + count]
+        result.append(Decided(tuple(c.id for c in part), tuple(c.margin for c in part)))
+        start += count
+    return result

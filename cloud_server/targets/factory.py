@@ -1,0 +1,97 @@
+"""From what a user names to a loaded target. Backends are imported only when they are used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from outrider.cloud_server.targets.base import Target
+from outrider.protocol.errors import SettingError
+
+BACKENDS = ("auto", "transformers", "llama")
+
+
+def load_target(
+    model: str,
+    *,
+    backend: str = "auto",
+    dtype: str | None = None,
+    device: str | None = None,
+    n_ctx: int | None = None,
+    slots: int = 8,
+    threads: int | None = None,
+) -> Target:
+    """Load a GGUF file with llama.cpp, a model folder or hub id with transformers.
+
+    Args:
+        model: path of a GGUF file or of a folder, or a hub id.
+        backend: ``auto`` goes by the model, the others insist.
+        dtype: transformers only: float32 (the default), bfloat16, float16. A GGUF file has its own.
+        device: transformers only: cpu (the default), cuda, cuda:N.
+        n_ctx: most ids a session holds; None is what the model was made for.
+        slots: how many sessions fit at once.
+        threads: CPU threads; None is one for llama.cpp, torch's own choice for transformers.
+
+    Raises:
+        SettingError: options that contradict each other or the model.
+        BackendError: the model cannot be loaded; says why and what to do.
+    """
+    if backend not in BACKENDS:
+        raise SettingError(f"backend is {backend!r}; it must be one of {', '.join(BACKENDS)}")
+    for name, value, least in (("slots", slots, 1), ("threads", threads, 1), ("n_ctx", n_ctx, 2)):
+        if value is not None and value < least:
+            raise SettingError(f"{name} is {value}; it must be at least {least}")
+    gguf = _is_gguf(model)
+    if backend == "transformers" and gguf:
+        raise SettingError(
+            f"backend transformers cannot load {model}, a GGUF file; use backend llama or auto"
+        )
+    if backend == "llama" and not gguf:
+        raise SettingError(
+            f"backend llama needs a GGUF file, and {model} is none; give the path of a .gguf file "
+            "or use backend transformers"
+        )
+    if gguf:
+        return _load_llama(model, dtype, device, n_ctx=n_ctx, slots=slots, threads=threads)
+    from outrider.cloud_server.targets.transformers import TransformersTarget
+
+    return TransformersTarget.load(
+        model,
+        dtype=dtype or "float32",
+        device=device or "cpu",
+        n_ctx=n_ctx,
+        slots=slots,
+        threads=threads,
+    )
+
+
+def _load_llama(
+    model: str,
+    dtype: str | None,
+    device: str | None,
+    *,
+    n_ctx: int | None,
+    slots: int,
+    threads: int | None,
+) -> Target:
+    if dtype is not None:
+        raise SettingError(
+            f"dtype {dtype} has no effect on {model}: a GGUF file has its own; leave dtype out"
+        )
+    if device not in (None, "cpu"):
+        raise SettingError(
+            f"device {device} is for the transformers backend; a GGUF target runs on cpu"
+        )
+    from outrider.cloud_server.targets.llama_cpp import LlamaTarget
+
+    return LlamaTarget.load(model, n_ctx=n_ctx or 0, slots=slots, threads=threads or 1)
+
+
+def _is_gguf(model: str) -> bool:
+    """By name, or by the first four bytes of a file with another name."""
+    path = Path(model).expanduser()
+    if path.suffix.lower() == ".gguf":
+        return True
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(4) == b"GGUF"

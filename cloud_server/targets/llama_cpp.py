@@ -1,0 +1,101 @@
+"""A GGUF model as a target, on llama.cpp: one ragged decode for all rows, decisions in numpy.
+
+With the default cache type (f32, flash attention off) logits are those of the float32 reference to
+about 3e-5, and a cache that was cut back is bit for bit the one that never had the draft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from outrider.cloud_server.targets.base import Decided, Row, Target, TargetInfo
+from outrider.cloud_server.targets.rows import check_rows, positions, split
+from outrider.protocol.decoding.rules import choose, judge
+from outrider.protocol.errors import BackendError
+from outrider.runtime.lm.base import Rows
+from outrider.runtime.lm.llama_cpp import LlamaModel
+
+
+class LlamaTarget(Target):
+    """A GGUF model; slot i is sequence i of one llama.cpp context."""
+
+    def __init__(self, model: LlamaModel, *, kv: str) -> None:
+        """Wrap a loaded model, all of whose sequences this target owns from now on."""
+        self._model = model
+        self.info = TargetInfo(
+            name=model.name,
+            usable=min(model.usable, model.row_width),
+            n_ctx=model.n_ctx,
+            slots=model.n_seq,
+            eos=frozenset(model.eos),
+            dtype=f"gguf, {kv} cache",
+            device="cpu",
+        )
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        n_ctx: int = 0,
+        slots: int = 8,
+        threads: int = 1,
+        kv: str = "f32",
+        n_batch: int = 512,
+        name: str | None = None,
+    ) -> LlamaTarget:
+        """Load a GGUF file.
+
+        Args:
+            n_ctx: most ids a slot holds; 0 is what the model was trained for.
+            threads: CPU threads of this model. Two spinning models on two cores ruin each other.
+            kv: type of the cache: f32, f16 or q8_0.
+            n_batch: most tokens in one decode; a longer pass is cut into several.
+            name: what to call the model; None is the file's name.
+
+        Raises:
+            SettingError: a number out of range or an unknown ``kv``.
+            BackendError: the file cannot be loaded or its cache cannot be rewound.
+        """
+        model = LlamaModel.load(path, n_ctx, slots, threads=threads, kv=kv, n_batch=n_batch)
+        target = cls(model, kv=kv)
+        if name is not None:
+            target.info = replace(target.info, name=name)
+        return target
+
+    def forward(self, rows: Sequence[Row]) -> list[Decided]:
+        usable = self.info.usable
+        choices = [
+            choose(z, row.sampling, ids, row.prompt_len, usable)
+            for row, logits in zip(rows, self._logits(rows), strict=True)
+            for z, ids in zip(logits, positions(row), strict=True)
+        ]
+        return split(choices, [row.want for row in rows])
+
+    def score(self, row: Row, candidates: Sequence[int]) -> list[tuple[float, float]]:
+        usable = self.info.usable
+        logits = self._logits([row])[0]
+        return [
+            judge(z, row.sampling, ids, row.prompt_len, usable, candidate=candidate)
+            for z, ids, candidate in zip(logits, positions(row), candidates, strict=True)
+        ]
+
+    def close(self) -> None:
+        self._model.close()
+
+    def lengths(self) -> list[int]:
+        """How many ids each slot has cached."""
+        return [self._model.length(slot) for slot in range(self.info.slots)]
+
+    def _logits(self, rows: Sequence[Row]) -> list[Rows]:
+        """Cut every row's slot and feed them all; float32 ``[want, width]`` of each."""
+        if self._model.closed:
+            raise BackendError(f"{self.info.name} has been closed")
+        if not rows:
+            return []
+        check_rows(rows, self.lengths(), self.info, self._model.row_width)
+        for row in rows:
+            self._model.cut(row.slot, row.cut)
+        return self._model.forward([(row.slot, row.ids[row.cut :], row.want) for row in rows])

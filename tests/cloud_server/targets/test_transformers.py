@@ -1,0 +1,450 @@
+from __future__ import annotations
+
+import json
+import math
+import socket
+import sys
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from outrider.cloud_server.targets.base import Row  # noqa: E402
+from outrider.cloud_server.targets.transformers import TransformersTarget  # noqa: E402
+from outrider.protocol.decoding.rules import choose  # noqa: E402
+from outrider.protocol.decoding.sampling import Sampling  # noqa: E402
+from outrider.protocol.errors import BackendError  # noqa: E402
+
+GREEDY = Sampling()
+PROMPT = [5, 9, 30, 11, 7]
+SAMPLINGS = [
+    GREEDY,
+    Sampling(temperature=1, seed=3),
+    Sampling(temperature=0.8, top_k=20, top_p=0.9, repetition_penalty=1.3, seed=4),
+    Sampling(frequency_penalty=0.5, logit_bias=((4, 2.0),)),
+]
+
+
+def row(ids, *, cut=0, want=1, slot=0, sampling=GREEDY, prompt_len=None):
+    return Row(slot, cut, ids, want, sampling, len(PROMPT) if prompt_len is None else prompt_len)
+
+
+@pytest.fixture(scope="module")
+def target(toy):
+    return TransformersTarget.load(str(toy), slots=3, threads=1)
+
+
+@pytest.fixture(scope="module")
+def model(toy):
+    return transformers.AutoModelForCausalLM.from_pretrained(toy, dtype=torch.float32).eval()
+
+
+def plain_logits(model, ids):
+    """Without any cache, in one pass: float32 [len(ids), width]."""
+    with torch.inference_mode():
+        return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0].numpy()
+
+
+def one_by_one(target, sampling, length, slot=0, prompt=PROMPT):
+    ids, cut = list(prompt), 0
+    for _ in range(length):
+        decided = target.forward(
+            [row(ids, cut=cut, slot=slot, sampling=sampling, prompt_len=len(prompt))]
+        )[0]
+        cut = len(ids)
+        ids.append(decided.ids[0])
+    return ids[len(prompt) :]
+
+
+def test_facts(target, toy):
+    info = target.info
+    assert info.name == toy.name
+    assert (info.usable, info.n_ctx, info.slots) == (60, 128, 3)
+    assert (info.dtype, info.device) == ("float32", "cpu")
+    assert info.eos == {2}
+
+
+def test_greedy_equals_generate(target, model):
+    out = model.generate(
+        torch.tensor([PROMPT]),
+        attention_mask=torch.ones(1, len(PROMPT), dtype=torch.int64),
+        do_sample=False,
+        max_new_tokens=40,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    assert one_by_one(target, GREEDY, 40) == out[0, len(PROMPT) :].tolist()
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_choices_equal_the_reference(target, model, sampling):
+    out = one_by_one(target, sampling, 25)
+    ids = list(PROMPT)
+    for token in out:
+        assert choose(plain_logits(model, ids)[-1], sampling, ids, len(PROMPT), 60).id == token
+        ids.append(token)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("k", [1, 2, 5, 8])
+def test_a_pass_over_many_decides_like_passes_over_one(target, sampling, k):
+    want = one_by_one(target, sampling, 24)
+    target.forward([row(PROMPT, want=0)])
+    got, ids = [], list(PROMPT)
+    while len(got) < 24:
+        cut = len(ids) - 1 if got else len(ids)
+        chain = want[len(got) : len(got) + k]
+        if cut == len(ids):  # the prompt is fed: judge by its last id, fed again
+            cut -= 1
+        decided = target.forward(
+            [row(ids + chain, cut=cut, want=len(chain) + 1, sampling=sampling)]
+        )[0]
+        assert len(decided.margins) == len(decided.ids)
+        got += decided.ids
+        ids = PROMPT + got
+    assert got[:24] == want
+
+
+def test_rollback_leaves_no_trace(target):
+    """After wrong drafts are cut, every decision and margin is as if they never had been."""
+    straight = target.forward([row([*PROMPT, 1, 2, 3], want=3)])[0]
+    for wrong in ([50], [8, 8, 8], [3] * 20):
+        target.forward([row([*PROMPT, *wrong])])
+        back = target.forward([row([*PROMPT, 1, 2, 3], cut=len(PROMPT), want=3)])[0]
+        assert back.ids == straight.ids
+        np.testing.assert_allclose(back.margins, straight.margins, atol=1e-4)
+        assert target.lengths()[0] == len(PROMPT) + 3
+
+
+def test_slots_do_not_see_each_other(target):
+    prompts = [PROMPT, [1, 2], [40, 41, 42, 43, 44, 45, 46]]
+    alone = [one_by_one(target, GREEDY, 8, prompt=p) for p in prompts]
+    texts, cuts = [list(p) for p in prompts], [0, 0, 0]
+    for _ in range(8):
+        rows = [
+            row(t, cut=c, slot=s, prompt_len=1)
+            for s, (t, c) in enumerate(zip(texts, cuts, strict=True))
+        ]
+        for s, decided in enumerate(target.forward(rows[::-1])[::-1]):
+            cuts[s] = len(texts[s])
+            texts[s].append(decided.ids[0])
+    assert [t[len(p) :] for t, p in zip(texts, prompts, strict=True)] == alone
+
+
+def test_mixed_wants_and_settings_in_one_pass(target):
+    rows = [
+        row(PROMPT, want=0, slot=0),
+        row(PROMPT, want=3, slot=1, sampling=SAMPLINGS[1], prompt_len=2),
+        row(PROMPT, want=1, slot=2, sampling=SAMPLINGS[3]),
+    ]
+    together = target.forward(rows)
+    assert [len(d.ids) for d in together] == [0, 3, 1]
+    for r, d in zip(rows, together, strict=True):
+        assert target.forward([r])[0].ids == d.ids
+    assert target.forward([]) == []
+
+
+def test_score(target, model):
+    sampling = Sampling(temperature=0.5, top_k=3, seed=8)
+    ids = [*PROMPT, 4]
+    decided = target.forward([row(ids, want=2, sampling=sampling)])[0]
+    scored = target.score(row(ids, want=2, sampling=sampling), decided.ids)
+    assert all(best == mine for best, mine in scored)
+    worst = [int(plain_logits(model, ids)[i].argmin()) for i in (-2, -1)]
+    assert all(s == -math.inf for _, s in target.score(row(ids, want=2, sampling=sampling), worst))
+    (best, mine), *_ = target.score(row(ids, want=2), worst)
+    z = plain_logits(model, ids)[-2]
+    assert best - mine == pytest.approx(float(z.max() - z.min()), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        (row(PROMPT, slot=3), "names no slot"),
+        (row(PROMPT, slot=-1), "names no slot"),
+        (row([*PROMPT, 1], cut=6), "keeps 6 ids of a cache of 5"),
+        (row(PROMPT, cut=5), "feeds nothing"),
+        (row([1] * 129), "has 129 ids, but the context holds 128"),
+        (row(PROMPT, cut=3, want=3), "wants 3 decisions from 2"),
+        (row(PROMPT, prompt_len=9), "a prompt of 9"),
+        (row([1, 60], prompt_len=1), "feeds token 60"),
+        (row([-1], prompt_len=1), "feeds token -1"),
+    ],
+)
+def test_rows_that_do_not_fit(target, bad, says):
+    target.forward([row(PROMPT)])
+    with pytest.raises(BackendError, match=says):
+        target.forward([bad])
+    assert target.lengths()[0] == len(PROMPT), "a refused row must leave its slot alone"
+    with pytest.raises(BackendError, match="twice"):
+        target.forward([row(PROMPT), row(PROMPT)])
+
+
+def test_a_full_context(target):
+    ids = [i % 60 for i in range(128)]
+    assert len(target.forward([row(ids, want=2)])[0].ids) == 2
+
+
+def test_a_failed_pass_empties_its_slots(toy, monkeypatch):
+    target = TransformersTarget.load(str(toy), slots=2)
+    target.forward([row(PROMPT), row(PROMPT, slot=1)])
+    with monkeypatch.context() as patch:
+        patch.setattr(target, "_pass", lambda *_: (_ for _ in ()).throw(RuntimeError("no\nmemory")))
+        with pytest.raises(BackendError, match="the forward pass failed: no memory"):
+            target.forward([row([*PROMPT, 1], cut=5)])
+    assert target.lengths() == [0, 5]
+    assert target.forward([row([*PROMPT, 1])])[0].ids
+
+
+def test_closing_twice(toy):
+    target = TransformersTarget.load(str(toy), slots=1)
+    target.close()
+    target.close()
+    with pytest.raises(BackendError, match="closed"):
+        target.forward([row(PROMPT)])
+
+
+# -- other kinds of models -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        ("Mistral", {"sliding_window": 8}),
+        ("Gemma2", {"sliding_window": 8, "head_dim": 8}),
+        ("Qwen2", {}),
+        ("GPTNeoX", {}),
+    ],
+)
+def test_past_a_sliding_window(toy_factory, kind, config):
+    """Rolling back far past the window gives what a pass without any cache gives."""
+    folder = toy_factory(kind, **config)
+    target = TransformersTarget.load(str(folder), slots=1)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    rng = np.random.default_rng(1)
+    ids = rng.integers(0, 60, 40).tolist()
+    target.forward([row(ids, want=0)])
+    for cut in (37, 22, 5, 30):
+        ids = ids[:cut] + rng.integers(0, 60, 40 - cut).tolist()
+        decided = target.forward([row(ids, cut=cut, want=40 - cut)])[0]
+        want = plain_logits(model, ids)[cut:].argmax(1).tolist()
+        assert list(decided.ids) == want
+    if "sliding_window" in config:  # the window is really in use: without it other logits come out
+        wide = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, sliding_window=None if kind == "Mistral" else 999
+        ).eval()
+        assert np.abs(plain_logits(wide, ids)[-1] - plain_logits(model, ids)[-1]).max() > 1e-2
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        ("Mamba", {"num_hidden_layers": 2, "hidden_size": 32}),
+        ("RecurrentGemma", {"num_hidden_layers": 3, "head_dim": 8, "lru_width": 32}),
+    ],
+)
+def test_recurrent_models_are_refused(toy_factory, kind, config):
+    folder = toy_factory(kind, **config)
+    with pytest.raises(BackendError, match="cannot be rewound") as caught:
+        TransformersTarget.load(str(folder))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_that_looks_ahead_is_refused(toy_factory):
+    folder = toy_factory("Bert", head="LMHeadModel")
+    with pytest.raises(BackendError, match=r"not a causal language model|cannot be rewound"):
+        TransformersTarget.load(str(folder))
+
+
+def test_a_cache_that_does_not_rewind_is_caught(toy, monkeypatch):
+    """Even where every layer claims to: the self-test compares logits."""
+    from transformers import cache_utils
+
+    monkeypatch.setattr(
+        cache_utils.DynamicLayer,
+        "crop",
+        lambda self, n: (
+            setattr(self, "keys", self.keys[..., -self.keys.shape[-2] - n :, :])
+            or setattr(self, "values", self.values[..., -self.values.shape[-2] - n :, :])
+        ),
+    )
+    with pytest.raises(BackendError, match="cannot be rewound: feeding, cutting"):
+        TransformersTarget.load(str(toy))
+    monkeypatch.setattr(cache_utils.DynamicLayer, "crop", lambda _self, _n: None)
+    with pytest.raises(BackendError, match="cannot be rewound"):
+        TransformersTarget.load(str(toy))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_low_precision(toy, dtype):
+    target = TransformersTarget.load(str(toy), dtype=dtype, slots=1)
+    assert target.info.dtype == dtype
+    out = one_by_one(target, GREEDY, 10)
+    scores = target.score(row([*PROMPT, *out[:-1]], want=10), out)
+    assert all(best - mine < 0.5 for best, mine in scores)
+
+
+# -- loading -------------------------------------------------------------------------------------
+
+
+def refuses(says, model, **settings):
+    with pytest.raises(BackendError, match=says) as caught:
+        TransformersTarget.load(str(model), **settings)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_end_tokens_are_a_union(toy_copy):
+    for name, ids in (("config.json", [2, 3]), ("generation_config.json", 7)):
+        data = json.loads((toy_copy / name).read_text())
+        (toy_copy / name).write_text(json.dumps(data | {"eos_token_id": ids}))
+    assert TransformersTarget.load(str(toy_copy)).info.eos == {2, 3, 7}
+
+
+def save_tokenizer(folder, size):
+    from tokenizers import Tokenizer, models
+
+    words = {f"w{i}": i for i in range(size)}
+    inner = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    transformers.PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="w9").save_pretrained(
+        folder
+    )
+
+
+def test_padding_rows_are_never_chosen(toy_copy):
+    save_tokenizer(toy_copy, 50)
+    target = TransformersTarget.load(str(toy_copy), slots=1)
+    assert target.info.usable == 50
+    assert target.info.eos == {2, 9}
+    hot = Sampling(temperature=50.0)
+    out = {
+        t for s in range(6) for t in target.forward([row(PROMPT * 5, want=20, sampling=hot)])[0].ids
+    }
+    assert max(out) < 50
+
+
+def test_a_tokenizer_larger_than_the_model(toy_copy):
+    save_tokenizer(toy_copy, 90)
+    assert TransformersTarget.load(str(toy_copy)).info.usable == 60
+
+
+def test_a_folder_never_touches_the_network(toy_copy, monkeypatch):
+    save_tokenizer(toy_copy, 50)
+
+    def refuse(*_args, **_kwargs):
+        raise AssertionError("the network was touched")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    TransformersTarget.load(str(toy_copy))
+
+
+def test_missing_folder(tmp_path):
+    assert str(tmp_path) in refuses("does not exist", tmp_path / "nothing" / "here")
+    refuses("no config.json", tmp_path)
+
+
+def test_a_file(tmp_path):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF")
+    refuses("is a file.*llama backend", path)
+
+
+@pytest.mark.parametrize("left", [0, 4, 0.5])
+def test_truncated_weights(toy_copy, left):
+    path = toy_copy / "model.safetensors"
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * left) if isinstance(left, float) else left])
+    assert str(toy_copy) in refuses("truncated or damaged", toy_copy)
+
+
+def test_missing_weights(toy_copy):
+    (toy_copy / "model.safetensors").unlink()
+    assert str(toy_copy) in refuses("cannot load its weights", toy_copy)
+
+
+def edit(folder, **changes):
+    data = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(data | changes))
+
+
+def test_config_and_weights_of_two_models(toy_copy):
+    edit(toy_copy, intermediate_size=128)
+    refuses("other shapes than config.json", toy_copy)
+    edit(toy_copy, intermediate_size=64, num_hidden_layers=3)
+    refuses("weights are missing", toy_copy)
+
+
+def test_damaged_config(toy_copy):
+    edit(toy_copy, model_type="nonsense")
+    refuses("cannot load its config", toy_copy)
+    (toy_copy / "config.json").write_text("{")
+    refuses("config.json is damaged", toy_copy)
+
+
+def test_damaged_tokenizer(toy_copy):
+    (toy_copy / "tokenizer.json").write_text("{")
+    refuses("cannot load its tokenizer", toy_copy)
+
+
+def test_not_a_causal_model(toy_factory):
+    folder = toy_factory("T5", head="ForConditionalGeneration", d_model=16, d_kv=4, d_ff=16)
+    refuses("no causal language model", folder)
+    folder = toy_factory("Bert", head="Model")
+    refuses("weights are missing", folder)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"dtype": "int4"}, "unknown dtype 'int4'; choose one of float32"),
+        ({"device": "tpu"}, "unknown device 'tpu'; choose cpu"),
+        ({"n_ctx": 129}, "from 2 to 128"),
+        ({"n_ctx": 1}, "from 2 to 128"),
+        ({"slots": 0}, "at least 1"),
+        ({"threads": 0}, "at least 1"),
+    ],
+)
+def test_settings_that_cannot_be_honoured(toy, settings, says):
+    refuses(says, toy, **settings)
+
+
+def test_a_gpu_that_is_not_there(toy, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    refuses("no CUDA GPU; use device cpu", toy, device="cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    refuses("there are 1 CUDA devices", toy, device="cuda:1")
+
+
+@pytest.mark.parametrize("module", ["torch", "transformers"])
+def test_missing_library(toy, monkeypatch, module):
+    monkeypatch.setitem(sys.modules, module, None)
+    refuses(rf"needs {module}.*outrider\[cloud\]", toy)
+
+
+def test_an_unreachable_hub(monkeypatch):
+    from transformers import AutoConfig
+
+    def offline(*_args, **_kwargs):
+        raise OSError("We couldn't connect\nto the hub")
+
+    monkeypatch.setattr(AutoConfig, "from_pretrained", offline)
+    refuses("cannot be fetched from the hub .We couldn't connect to the hub.", "nobody/nothing")
+
+
+def test_broken_numbers(toy_copy):
+    from safetensors.torch import load_file, save_file
+
+    path = toy_copy / "model.safetensors"
+    weights = load_file(path)
+    weights["model.norm.weight"][0] = math.nan
+    save_file(weights, path, metadata={"format": "pt"})
+    refuses("not finite numbers in float32", toy_copy)
+
+
+def test_smaller_context_and_a_name(toy):
+    info = TransformersTarget.load(str(toy), n_ctx=16, slots=2, name="mine").info
+    assert (info.n_ctx, info.slots, info.name) == (16, 2, "mine")
