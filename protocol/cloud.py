@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from outrider.protocol import messages as m
+from outrider.protocol.admission import check_open
 from outrider.protocol.codec import Codec
 from outrider.protocol.errors import RemoteProtocolError, SessionError
 from outrider.protocol.fingerprint import SEGMENT, Vocabulary
@@ -26,9 +27,6 @@ from outrider.protocol.session import CloudSession
 
 HELLO_SECONDS = 10.0
 """A connection that has not said hello, or not asked for its segment, by then is closed."""
-
-MAX_STOPS, MAX_STOP_BYTES = 64, 1024
-"""Stop strings of an answer, and bytes of all of them together."""
 
 
 class State(enum.Enum):
@@ -212,7 +210,10 @@ class CloudConnection:
             self._draft(message, now)
         elif isinstance(message, m.Open | m.Attach):
             try:
-                self._open(message) if isinstance(message, m.Open) else self._attach(message)
+                if isinstance(message, m.Open):
+                    self._open(message, now)
+                else:
+                    self._attach(message, now)
             except SessionError as error:
                 self._refuse(message.handle, message.answer, error)
         elif isinstance(message, m.Cancel | m.Close) and (session := self._served(message.handle)):
@@ -279,7 +280,7 @@ class CloudConnection:
             session.window.void(session.window.last_epoch)
             self._refuse(frame.handle, session.answer, error)
 
-    def _open(self, request: m.Open) -> None:
+    def _open(self, request: m.Open, now: float) -> None:
         config = self.table.config
         if self.table.closing:
             raise SessionError("the verifier is shutting down", code="closing", retry_after=5.0)
@@ -293,42 +294,15 @@ class CloudConnection:
         if request.templated and not self._same_template:
             raise SessionError("the chat templates differ: send the messages", code="template")
         ids = request.ids or config.render(request)
-        self._check_room(request, request.base + len(ids))
-        session.bind(self, request.n, request.handle)
-        self._handles[request.handle] = session
+        check_open(request, request.base + len(ids), config)
+        self._serve(session, request, now)
         known = request.base + len(request.ids)
         self._outbox.put(session.open(request, ids, known), request.handle)
+        if len(session.ids) >= config.n_ctx and session.running:
+            # Given back when its last token had filled the context: only the end is missing.
+            session.finish("length", len(session.ids) - session.prompt_len, None)
 
-    def _check_room(self, request: m.Open, length: int) -> None:
-        """Refuse a prompt that leaves no room for an answer, with the numbers."""
-        config = self.table.config
-        if request.ids and not 0 < request.prompt_len <= length:
-            raise SessionError(f"prompt length {request.prompt_len} of {length}", code="prompt")
-        if length == 0:
-            raise SessionError("the prompt is empty", code="prompt_empty")
-        limit = min(config.n_ctx - 1, config.limits.max_prompt)
-        if length > limit:
-            raise SessionError(
-                f"the prompt has {length} tokens; at most {limit} fit in the context of "
-                f"{config.n_ctx}. Shorten it, or start the cloud with a larger context.",
-                code="prompt_too_long",
-            )
-        if not 0 < request.max_tokens <= config.limits.max_tokens:
-            raise SessionError(
-                f"max_tokens is {request.max_tokens}; it must be 1 to {config.limits.max_tokens}",
-                code="max_tokens",
-            )
-        for name in ("logprobs", "grammar", "objective", "collaborators"):
-            if getattr(request, name):
-                raise SessionError(f"{name} is not supported by this cloud", code="unsupported")
-        for token, _ in request.sampling.logit_bias:
-            if token >= config.vocabulary.size:
-                raise SessionError(
-                    f"logit_bias names token {token}; the vocabulary has {config.vocabulary.size}",
-                    code="logit_bias",
-                )
-
-    def _attach(self, request: m.Attach) -> None:
+    def _attach(self, request: m.Attach, now: float) -> None:
         session = self.table.find(request.session, request.secret, self.owner)
         if session is None or session.answer != request.answer:
             raise SessionError("this session is not known any more", code="session_lost")
@@ -336,9 +310,16 @@ class CloudConnection:
             raise SessionError("a newer connection serves this session", code="superseded")
         if not session.agrees(request.length, request.digest):
             raise SessionError("the edge holds another text", code="diverged")
+        self._serve(session, request, now)
+        self._outbox.put(session.attach(request), request.handle)
+
+    def _serve(self, session: CloudSession, request: m.Open | m.Attach, now: float) -> None:
+        """This connection serves the session under this handle, which may have named another."""
+        named = self._handles.get(request.handle)
+        if named is not None and named is not session and named.link is self:
+            named.detach(now)
         session.bind(self, request.n, request.handle)
         self._handles[request.handle] = session
-        self._outbox.put(session.attach(request), request.handle)
 
     def _refuse(self, handle: int, answer: int, error: SessionError) -> None:
         self._outbox.put(

@@ -101,6 +101,10 @@ class Codec:
 
     def _encode_draft(self, draft: m.Draft) -> bytes:
         self._check_ids(draft.tokens)
+        if draft.deltas and len(draft.deltas) != len(draft.tokens):
+            raise LocalProtocolError("a draft needs one delta a node, or none for a chain")
+        if draft.start and len(draft.start.digest) != m.HASH_BYTES:
+            raise LocalProtocolError(f"a digest has {m.HASH_BYTES} bytes")
         out = Writer()
         out.byte(
             (HANDLE if draft.handle else 0)
@@ -116,8 +120,6 @@ class Codec:
             out.varint(draft.start.base)
             out.raw(draft.start.digest)
         out.varint(len(draft.tokens))
-        if draft.deltas and len(draft.deltas) != len(draft.tokens):
-            raise LocalProtocolError("a draft needs one delta a node, or none for a chain")
         for delta in draft.deltas:
             out.varint(delta)
         out.ids(draft.tokens, self.bits)
@@ -261,7 +263,9 @@ class Codec:
                 raise DecodeError("compressed body larger than a message may be", code="size")
             if declared < 0:
                 raise DecodeError("compressed body does not declare its size")
-            return zstandard.ZstdDecompressor().decompress(body, max_output_size=declared)
+            return zstandard.ZstdDecompressor().decompress(
+                body, max_output_size=declared, allow_extra_data=False
+            )
         except zstandard.ZstdError as error:
             raise DecodeError(f"compressed body: {error}") from error
 

@@ -82,10 +82,12 @@ class EdgeMachine:
         self._entropy = entropy
         self._fingerprint = vocabulary.fingerprint()
         self._sessions: dict[int, EdgeSession] = {}
+        self._last_answers: dict[int, int] = {}
         self._events: deque[Event] = deque()
         self._turn = 0
         self._deadline: float | None = None
-        self._mismatch: m.Mismatch | None = None
+        self._asked = 0
+        self._their_size = 0
         self._reset_transport()
 
     # --- sessions ---------------------------------------------------------------------------
@@ -94,6 +96,10 @@ class EdgeMachine:
         """A new, empty session."""
         handle = next(h for h in range(len(self._sessions) + 1) if h not in self._sessions)
         session = EdgeSession(handle, self._entropy(m.SESSION_BYTES), self._entropy(m.SECRET_BYTES))
+        # What is still on its way to the handle's last owner must not be taken for this one's.
+        session.answer = self._last_answers.get(handle, 0)
+        if self.welcome is not None:
+            session.limit(self.welcome.limits)
         self._sessions[handle] = session
         return session
 
@@ -121,10 +127,12 @@ class EdgeMachine:
         self._end(session, "cancel", None)
 
     def close(self, session: EdgeSession) -> None:
-        """Forget a session at both ends."""
+        """Forget a session at both ends; an answer under way is cancelled."""
+        self.cancel(session)
         if self.state in (State.GREETING, State.READY) and session.bound:
             self._outbox.put(m.Close(handle=session.handle), session.handle)
-        self._sessions.pop(session.handle, None)
+        if self._sessions.pop(session.handle, None):
+            self._last_answers[session.handle] = session.answer
 
     # --- the driver's side ------------------------------------------------------------------
 
@@ -163,8 +171,8 @@ class EdgeMachine:
                 if session is not None and isinstance(message, m.Verdict):
                     session.bytes_down += frame_size(len(data), masked=False)
         except RemoteProtocolError as error:
-            self._outbox.put(m.Goodbye(code=error.code, message=str(error)))
-            self._fail(HandshakeError(f"the cloud broke the protocol: {error}", code=error.code))
+            failure = HandshakeError(f"the cloud broke the protocol: {error}", code=error.code)
+            self._fail(failure, m.Goodbye(code=error.code, message=str(error)))
 
     def next_message(self, now: float, part_bytes: int = PART_BYTES) -> bytes | None:
         """The next bytes to send, if any: draft frames in turn, then control, then bulk."""
@@ -244,6 +252,8 @@ class EdgeMachine:
         self._move("welcome")
         self._deadline = None
         self.welcome = welcome
+        for session in self.sessions:
+            session.limit(welcome.limits)
         self.never_draft = frozenset()
         if welcome.specials is not None:
             self.never_draft = differing_specials(self.vocabulary.specials, welcome.specials)
@@ -254,21 +264,22 @@ class EdgeMachine:
         index = first_segment(self.vocabulary.segments(), mismatch.segments)
         if index is None:
             raise RemoteProtocolError("a mismatch without a difference")
-        self._mismatch = mismatch
+        self._asked, self._their_size = index, mismatch.size
         if index < len(mismatch.segments):
             self._outbox.put(m.SegmentAsk(index=index))
         else:
             self._compared(m.Segment(index=index, entries=()))
 
     def _compared(self, segment: m.Segment) -> None:
+        if segment.index != self._asked:
+            raise RemoteProtocolError(f"segment {segment.index}; {self._asked} was asked for")
         difference = describe_difference(
             segment.index, self.vocabulary.segment(segment.index), segment.entries
         )
-        theirs = self._mismatch.size if self._mismatch else 0
         self._fail(
             HandshakeError(
                 "the draft model and the target have different tokenizers "
-                f"({self.vocabulary.size} tokens here, {theirs} there; first differences: "
+                f"({self.vocabulary.size} tokens here, {self._their_size} there; first differences: "
                 f"{difference}). Use a draft model made for this target.",
                 code="tokenizer",
             )
@@ -287,14 +298,12 @@ class EdgeMachine:
             session.forget_template()
             self._send_open(session)
             return
-        if refused.code == "superseded":
-            return  # a newer connection of ours serves it
-        session.phase = Phase.IDLE
         self._events.append(
             AnswerRefused(
                 session, refused.answer, refused.code, refused.message, refused.retry_after
             )
         )
+        session.end()
 
     # --- sending ----------------------------------------------------------------------------
 
@@ -323,7 +332,11 @@ class EdgeMachine:
         )
         session.end()
 
-    def _fail(self, error: HandshakeError) -> None:
+    def _fail(self, error: HandshakeError, goodbye: m.Goodbye | None = None) -> None:
+        """This connection is over; nothing more is sent on it but the reason."""
+        self._reset_transport()
+        if goodbye is not None:
+            self._outbox.put(goodbye)
         self.failure = error
         self._move("bye")
         self._deadline = None
@@ -335,7 +348,6 @@ class EdgeMachine:
         self._codec = Codec(self.vocabulary.size, MAX_MESSAGE)
         self._outbox = Outbox(self._codec)
         self._assembler = Assembler(self._codec)
-        self._mismatch = None
 
     def _move(self, event: str) -> None:
         try:

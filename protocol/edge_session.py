@@ -27,6 +27,7 @@ from outrider.protocol.messages import (
     Draft,
     EpochStart,
     Finished,
+    Limits,
     Open,
     Opened,
     Verdict,
@@ -38,6 +39,9 @@ MAX_RESTORES = 3
 
 MAX_FRAME_NODES = 64
 """Nodes in one frame; the cloud's limit, if lower, wins."""
+
+MAX_IN_FLIGHT = 256
+"""Nodes sent and not settled, until the cloud says what it allows."""
 
 _SATURATED = 0xFFFF * TIME_UNIT
 
@@ -93,6 +97,7 @@ class EdgeSession:
         self.window = EdgeWindow(self.ids)
         self.restores_left = MAX_RESTORES
         self.max_frame_nodes = MAX_FRAME_NODES
+        self.max_in_flight = MAX_IN_FLIGHT
         self.frames_sent = self.nodes_sent = self.nodes_accepted = 0
         self.bytes_up = self.bytes_down = 0
         self._frames_on_link = 0
@@ -126,7 +131,7 @@ class EdgeSession:
 
     def stop_riding(self) -> None:
         """Tell the cloud, once, that no guesses will come until further notice."""
-        self._closing = self._rides
+        self._closing = self._rides or self.window.sent < len(self.window.current.tokens)
 
     def withdraw(self) -> None:
         """Drop the guesses ahead, sent or not, and begin a new epoch at the committed end."""
@@ -134,12 +139,20 @@ class EdgeSession:
 
     # --- the machine's side -----------------------------------------------------------------
 
+    def limit(self, limits: Limits) -> None:
+        """The cloud said how much it takes at a time."""
+        self.max_frame_nodes = min(MAX_FRAME_NODES, limits.max_nodes_per_frame)
+        self.max_in_flight = limits.max_nodes_in_flight
+
     def begin(self, request: Request) -> None:
         """The next answer, on the first ``base`` ids of the session."""
         if self.phase is not Phase.IDLE:
             raise LocalProtocolError("an answer is under way; cancel it first")
         if request.base > len(self.ids):
             raise LocalProtocolError(f"base {request.base} beyond the {len(self.ids)} ids known")
+        rendered = request.messages is not None or request.text is not None
+        if not request.ids and (request.base or not rendered):
+            raise LocalProtocolError("an answer needs ids, or messages or text at base 0")
         self.answer += 1
         self.request, self.base = request, request.base
         del self.ids[request.base :]
@@ -162,13 +175,13 @@ class EdgeSession:
         self.base = 0
         self.phase = Phase.OPENING
         self.restores_left -= 1
-        self._rides = False
+        self._rides = self._closing = False
         self.window.restart()
 
     def forget_template(self) -> None:
-        """The cloud's template differs from ours: it shall render the messages itself."""
-        del self.ids[self.base :]
-        self.prompt_len = 0
+        """The cloud's template differs from ours: it shall render all of the messages itself."""
+        self.ids.clear()
+        self.base = self.prompt_len = 0
         self.window.restart()
 
     def unbind(self) -> None:
@@ -221,8 +234,10 @@ class EdgeSession:
         if not self.may_guess or not self.bound:
             return None
         window = self.window
-        tokens = tuple(window.current.tokens[window.sent : window.sent + self.max_frame_nodes])
-        if not tokens and not self._closing:
+        unsent = window.current.tokens[window.sent :]
+        room = min(self.max_frame_nodes, self.max_in_flight - window.in_flight)
+        tokens = tuple(unsent[: max(0, room)])
+        if not tokens and (unsent or not self._closing):
             return None
         start = None
         if not window.announced:
@@ -256,25 +271,31 @@ class EdgeSession:
         return self.phase is not Phase.IDLE and (message.answer, message.n) == (self.answer, self.n)
 
     def opened(self, message: Opened | Attached) -> Iterator[Event]:
-        """The cloud serves the answer: take what it committed that we did not know."""
-        ids = message.ids
+        """The cloud serves the answer: take what it committed that we did not know.
+
+        Raises:
+            RemoteProtocolError: its text is not a continuation of ours.
+        """
+        start, ids = message.start, message.ids
+        if isinstance(message, Opened) and not self.prompt_len:
+            self._learn_prompt(message)
+        known = len(self.ids) - start
+        if known < 0 or tuple(self.ids[start:]) != ids[:known]:
+            raise RemoteProtocolError("the cloud serves another text than this edge holds")
         if isinstance(message, Opened):
-            if not self.prompt_len:  # rendered at the cloud: the first ids are our prompt
-                if message.start != self.base or not ids:
-                    raise RemoteProtocolError("an opened answer without its prompt")
-                self.prompt_len = message.prompt_len
-                new = message.prompt_len - self.base
-                self.ids.extend(ids[:new])
-                self.window.restart()
-                ids = ids[new:]
-            elif message.start != len(self.ids):
-                raise RemoteProtocolError("an opened answer that starts elsewhere")
             yield AnswerOpened(self, self.answer, self.prompt_len, message.cached)
-        elif message.start != len(self.ids):
-            raise RemoteProtocolError("an attached answer that starts elsewhere")
         self.phase = Phase.LIVE
-        if ids:
-            yield self._commit(ids, 0, None)
+        if len(ids) > known:
+            yield self._commit(ids[known:], 0, None)
+
+    def _learn_prompt(self, message: Opened) -> None:
+        """The prompt was rendered at the cloud: the first ids are it."""
+        length = message.prompt_len
+        if message.start != 0 or not 0 < length <= len(message.ids):
+            raise RemoteProtocolError("an opened answer without its prompt")
+        self.prompt_len = length
+        self.ids[:] = message.ids[:length]
+        self.window.restart()
 
     def verdict(self, verdict: Verdict, now: float, link: LinkEstimator) -> Iterator[Event]:
         """Tokens were committed; those of an answer that is over are dropped."""
@@ -298,7 +319,12 @@ class EdgeSession:
     # --- inside -----------------------------------------------------------------------------
 
     def _bind(self) -> int:
-        """The attach number of this connection's attempt: one more for every connection."""
+        """The attach number of this connection's attempt: one more for every connection.
+
+        Frames are counted from here on, as they are where this is received.
+        """
+        self._frames_on_link = 0
+        self._sent_at.clear()
         if not self.bound:
             self.n += 1
             self.bound = True

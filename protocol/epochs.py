@@ -235,16 +235,6 @@ class CloudWindow:
             tokens.append(self.guesses.tokens[node])
         return tokens
 
-    @property
-    def hopeless(self) -> bool:
-        """No node can come alive again: the committed text left the tree below the tip.
-
-        Only a chain can be told so; a tree's tip may still get a sibling that is right.
-        """
-        if self.guesses is None:
-            return True
-        return not self.caught_up and bool(self.guesses.children.get(self.tip))
-
     def settled(self, told: int) -> int | None:
         """The tip as a verdict names it: its number if it says anything from index ``told`` on."""
         if self.guesses is None or self.tip == ROOT or self.guesses.base > told:

@@ -10,7 +10,7 @@ the wire. Ids travel packed at ``ceil(log2(size))`` bits, ``size`` being the hel
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -22,6 +22,13 @@ WIRE_VERSION = 1
 HASH_BYTES = 4
 SESSION_BYTES = 8
 SECRET_BYTES = 16
+
+# What a field of a cold message may hold; anything else is refused when it is read.
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Handle = Annotated[int, msgspec.Meta(ge=0, le=0xFFFF)]
+Digest = Annotated[bytes, msgspec.Meta(min_length=HASH_BYTES, max_length=HASH_BYTES)]
+SessionKey = Annotated[bytes, msgspec.Meta(min_length=SESSION_BYTES, max_length=SESSION_BYTES)]
+Secret = Annotated[bytes, msgspec.Meta(min_length=SECRET_BYTES, max_length=SECRET_BYTES)]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -96,22 +103,22 @@ class Verdict(Message, frozen=True, kw_only=True):
 class Hello(Message, frozen=True, kw_only=True):
     """Edge to cloud, first on every connection; attaches and opens may follow in the same flight."""
 
-    version: int
+    version: Count
     agent: str
     fingerprint: Fingerprint
-    max_message: int
+    max_message: Count
     features: tuple[str, ...] = ()
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """What the cloud allows. Ids and nodes are counts, times are seconds."""
 
-    max_message: int
-    max_prompt: int
-    max_tokens: int
-    max_nodes_per_frame: int
-    max_nodes_in_flight: int
-    max_sessions: int
+    max_message: Count
+    max_prompt: Count
+    max_tokens: Count
+    max_nodes_per_frame: Count
+    max_nodes_in_flight: Count
+    max_sessions: Count
     detached_seconds: float
 
 
@@ -122,10 +129,10 @@ class Welcome(Message, frozen=True, kw_only=True):
     it must never draft; ``same_template`` false: the edge sends messages and the cloud renders.
     """
 
-    version: int
+    version: Count
     agent: str
     model: str
-    n_ctx: int
+    n_ctx: Count
     eos: tuple[int, ...]
     limits: Limits
     same_template: bool
@@ -137,20 +144,20 @@ class Welcome(Message, frozen=True, kw_only=True):
 class Mismatch(Message, frozen=True, kw_only=True):
     """Cloud to edge: the ordinary tokens differ. The edge may ask for one segment, then leaves."""
 
-    size: int
+    size: Count
     segments: tuple[bytes, ...]
 
 
 class SegmentAsk(Message, frozen=True, kw_only=True):
     """Edge to cloud, after a mismatch: the entries of segment ``index``, please."""
 
-    index: int
+    index: Count
 
 
 class Segment(Message, frozen=True, kw_only=True):
     """Cloud to edge: the entries of one segment of the cloud's vocabulary."""
 
-    index: int
+    index: Count
     entries: tuple[bytes, ...]
 
 
@@ -171,14 +178,14 @@ class Attach(Message, frozen=True, kw_only=True):
     one announced. All that was in flight is void.
     """
 
-    handle: int
-    session: bytes
-    secret: bytes
-    n: int
-    answer: int
-    epoch: int
-    length: int
-    digest: bytes
+    handle: Handle
+    session: SessionKey
+    secret: Secret
+    n: Count
+    answer: Count
+    epoch: Count
+    length: Count
+    digest: Digest
 
 
 class Open(Message, frozen=True, kw_only=True):
@@ -192,23 +199,23 @@ class Open(Message, frozen=True, kw_only=True):
     Reserved from wire version 1: ``logprobs``, ``grammar``, ``objective``, ``collaborators``.
     """
 
-    handle: int
-    session: bytes
-    secret: bytes
-    n: int
-    answer: int
-    base: int
-    digest: bytes
-    prompt_len: int
+    handle: Handle
+    session: SessionKey
+    secret: Secret
+    n: Count
+    answer: Count
+    base: Count
+    digest: Digest
+    prompt_len: Count
     ids: tuple[int, ...] = ()
     messages: tuple[dict[str, Any], ...] | None = None
     text: str | None = None
     templated: bool = False
     sampling: Sampling = Sampling()
-    max_tokens: int
+    max_tokens: Count
     stops: tuple[str, ...] = ()
     ignore_eos: bool = False
-    epoch: int = 0
+    epoch: Count = 0
     logprobs: int | None = None
     grammar: str | None = None
     objective: str | None = None
@@ -223,37 +230,37 @@ class Opened(Message, frozen=True, kw_only=True):
     evaluated again.
     """
 
-    handle: int
-    answer: int
-    n: int
-    prompt_len: int
-    start: int
+    handle: Handle
+    answer: Count
+    n: Count
+    prompt_len: Count
+    start: Count
     ids: tuple[int, ...] = ()
-    cached: int = 0
+    cached: Count = 0
     objective: str = "latency"
 
 
 class Attached(Message, frozen=True, kw_only=True):
     """Cloud to edge: this connection serves the session; ``ids`` are those committed since."""
 
-    handle: int
-    answer: int
-    n: int
-    start: int
+    handle: Handle
+    answer: Count
+    n: Count
+    start: Count
     ids: tuple[int, ...] = ()
 
 
 class Cancel(Message, frozen=True, kw_only=True):
     """Edge to cloud: stop working on the answer. Answered by a ``Finished`` unless it ended."""
 
-    handle: int
-    answer: int
+    handle: Handle
+    answer: Count
 
 
 class Close(Message, frozen=True, kw_only=True):
     """Edge to cloud: forget the session."""
 
-    handle: int
+    handle: Handle
 
 
 class Finished(Message, frozen=True, kw_only=True):
@@ -264,21 +271,21 @@ class Finished(Message, frozen=True, kw_only=True):
     something for this answer.
     """
 
-    handle: int
-    answer: int
+    handle: Handle
+    answer: Count
     reason: str
-    tokens: int
+    tokens: Count
     text_bytes: int
-    length: int
-    digest: bytes
-    passes: int = 0
+    length: Count
+    digest: Digest
+    passes: Count = 0
 
 
 class Refused(Message, frozen=True, kw_only=True):
     """Cloud to edge: an open or attach was not honoured; the connection goes on."""
 
-    handle: int
-    answer: int
+    handle: Handle
+    answer: Count
     code: str
     message: str
     retry_after: float | None = None

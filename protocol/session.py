@@ -89,14 +89,14 @@ class CloudSession:
         return n > self.n or (n == self.n and link is self.link)
 
     def bind(self, link: object, n: int, handle: int) -> None:
-        """This connection serves the session from now on; frames of older ones mean nothing."""
-        if link is not self.link or n != self.n:
-            self.link, self.n = link, n
-            self.frames = self.frames_told = 0
-            self.frame_at = self.verdict_at = None
-            self.farewell_told = False
-        self.handle = handle
-        self.riding = False
+        """This connection serves the session from now on; frames of older ones mean nothing.
+
+        Frames are counted from here on, at both ends: those of a refused open never were here.
+        """
+        self.link, self.n, self.handle = link, n, handle
+        self.frames = self.frames_told = 0
+        self.frame_at = self.verdict_at = None
+        self.farewell_told = self.riding = False
 
     def open(self, request: Open, ids: Sequence[int], known: int) -> Opened:
         """Begin or, for the same answer again, go on. ``ids`` follow the first ``base`` committed.

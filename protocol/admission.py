@@ -1,0 +1,60 @@
+"""Whether the cloud takes an answer: everything about an open that can be refused by its fields."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from outrider.protocol.errors import SessionError
+from outrider.protocol.messages import Open
+
+if TYPE_CHECKING:
+    from outrider.protocol.cloud import CloudConfig
+
+MAX_STOPS, MAX_STOP_CHARS = 64, 4096
+"""Stop strings of an answer, and characters of all of them together."""
+
+
+def check_open(request: Open, length: int, config: CloudConfig) -> None:
+    """Refuse what cannot be honoured, with the numbers. ``length``: ids of the whole sequence.
+
+    Raises:
+        SessionError: with a code that names what is wrong.
+    """
+    _check_prompt(request, length, config)
+    if not 0 < request.max_tokens <= config.limits.max_tokens:
+        raise SessionError(
+            f"max_tokens is {request.max_tokens}; it must be 1 to {config.limits.max_tokens}",
+            code="max_tokens",
+        )
+    stops = request.stops
+    if "" in stops or len(stops) > MAX_STOPS or sum(map(len, stops)) > MAX_STOP_CHARS:
+        raise SessionError(
+            f"stop strings must not be empty; at most {MAX_STOPS} of {MAX_STOP_CHARS} "
+            "characters in all are allowed",
+            code="stops",
+        )
+    for name in ("logprobs", "grammar", "objective", "collaborators"):
+        if getattr(request, name):
+            raise SessionError(f"{name} is not supported by this cloud", code="unsupported")
+    for token, _ in request.sampling.logit_bias:
+        if token >= config.vocabulary.size:
+            raise SessionError(
+                f"logit_bias names token {token}; the vocabulary has {config.vocabulary.size}",
+                code="logit_bias",
+            )
+
+
+def _check_prompt(request: Open, length: int, config: CloudConfig) -> None:
+    """The prompt must leave room for an answer; an answer given back may fill the context."""
+    if length == 0:
+        raise SessionError("the prompt is empty", code="prompt_empty")
+    prompt = request.prompt_len if request.ids else length
+    if not 0 < prompt <= length:
+        raise SessionError(f"prompt length {prompt} of {length}", code="prompt")
+    limit = min(config.n_ctx - 1, config.limits.max_prompt)
+    if prompt > limit or length > config.n_ctx:
+        raise SessionError(
+            f"the prompt has {prompt} tokens; at most {limit} fit in the context of "
+            f"{config.n_ctx}. Shorten it, or start the cloud with a larger context.",
+            code="prompt_too_long",
+        )
