@@ -28,14 +28,15 @@ from outrider.runtime.lm.llama_library import (
     reason,
     usable_size,
 )
+from outrider.runtime.lm.memory import check_fits
 
 _FLASH_OFF, _FLASH_AUTO, _FLASH_ON = 0, -1, 1
 # Flash attention rounds differently whatever the cache type: off where the figures must be those
-# of the reference (f32), needed by llama.cpp where the value cache is quantised.
+# of the reference (f32), needed by llama.cpp where the value cache is quantised. Last: bytes each.
 _KV = {
-    "f32": ("GGML_TYPE_F32", _FLASH_OFF),
-    "f16": ("GGML_TYPE_F16", _FLASH_AUTO),
-    "q8_0": ("GGML_TYPE_Q8_0", _FLASH_ON),
+    "f32": ("GGML_TYPE_F32", _FLASH_OFF, 4.0),
+    "f16": ("GGML_TYPE_F16", _FLASH_AUTO, 2.0),
+    "q8_0": ("GGML_TYPE_Q8_0", _FLASH_ON, 34 / 32),
 }
 
 
@@ -100,6 +101,10 @@ class LlamaModel:
             _check_rewindable(weights)
             trained = int(library().llama_model_n_ctx_train(weights.handle))
             n_ctx = min(n_ctx or trained, trained)
+            if gpu_layers == 0:  # else it is the accelerator's memory, which llama.cpp checks
+                cache = cache_bytes(weights, n_ctx * n_seq, kv)
+                what = f"a {kv} cache of {n_seq} x {n_ctx} ids"
+                check_fits(str(path), Path(path).stat().st_size, cache, what)
             context = _new_context(weights, n_ctx, n_seq, threads=threads, kv=kv, n_batch=n_batch)
         except BaseException:
             weights.free()
@@ -272,6 +277,19 @@ class LlamaLM(CausalLM):
             self.model.close()
 
 
+def cache_bytes(weights: Weights, ids: int, kv: str) -> int:
+    """Bytes of keys and values for ``ids`` positions, at most (some layers may keep none)."""
+    api = library()
+    heads = max(1, int(api.llama_model_n_head(weights.handle)))
+    usual = int(api.llama_model_n_embd(weights.handle)) // heads
+    arch = weights.metadata("general.architecture")
+    widths = (weights.metadata(f"{arch}.attention.{part}_length") for part in ("key", "value"))
+    both = sum(int(width) if width else usual for width in widths)
+    kv_heads = int(api.llama_model_n_head_kv(weights.handle))
+    values = int(api.llama_model_n_layer(weights.handle)) * kv_heads * both * ids
+    return int(values * _KV[kv][2])
+
+
 def _check_rewindable(weights: Weights) -> None:
     """Refuse models whose memory llama.cpp cannot cut at any position, or that do not decode."""
     api = library()
@@ -297,7 +315,7 @@ def _new_context(
 ) -> Any:
     """Make the context, with separate streams and caches that can be cut anywhere."""
     api = library()
-    kind, flash = _KV[kv]
+    kind, flash, _ = _KV[kv]
     params = api.llama_context_default_params()
     params.n_ctx = n_ctx * n_seq  # llama.cpp divides it among the sequences, rounding up
     params.n_seq_max = n_seq
