@@ -1,0 +1,72 @@
+"""``outrider bench``: measurements side by side, each in one run, as a table or as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+app = typer.Typer(no_args_is_help=True, help="Measure speed, bytes and target passes.")
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
+
+
+@app.callback()
+def bench() -> None:
+    """Measure speed, bytes and target passes."""
+
+
+@app.command()
+def quick(
+    json_output: Json = False,
+    draft_max: Annotated[int, typer.Option(help="Draft length of the lockstep runs.")] = 6,
+    tokens: Annotated[int, typer.Option("--max-tokens", "-n", help="Tokens an answer.")] = 96,
+    prompts: Annotated[int, typer.Option(help="Prompts a domain, at most 8.")] = 4,
+    drafter_backend: Annotated[str, typer.Option(help="auto, onnx or llama.")] = "auto",
+) -> None:
+    """The stream's overhead on loopback, and the gain over plain cloud streaming (paced, 25 ms).
+
+    Example: outrider bench quick --json
+    """
+    from outrider.benchmarks.quick import quick as run
+
+    notes = Console(stderr=True)
+    result = asyncio.run(run(draft_max, tokens, prompts, drafter_backend, notes.print))
+    if json_output:
+        print(json.dumps(result))
+        return
+    table = Table(
+        title=f"Embedded pair, target paced to {result['paced_ms']:.0f} ms a pass, loopback"
+    )
+    for column in (
+        "domain",
+        "T",
+        "cloud tok/s",
+        "tok/s",
+        "gain",
+        "accepted",
+        "passes/token",
+        "bytes up",
+        "down",
+    ):
+        table.add_column(column, justify="left" if column == "domain" else "right")
+    for row in result["rows"]:
+        table.add_row(
+            row["domain"],
+            f"{row['temperature']:g}",
+            f"{row['cloud_streaming_tokens_per_second']:.1f}",
+            f"{row['tokens_per_second']:.1f}",
+            f"{row['speedup']:.2f}",
+            f"{row['acceptance_rate']:.2f}",
+            f"{row['target_passes_per_token']:.2f}",
+            f"{row['bytes_up_per_token']:.1f}",
+            f"{row['bytes_down_per_token']:.1f}",
+        )
+    console = Console()
+    console.print(table)
+    overhead, rounds = result["round_overhead_ms_p50"], result["rounds"]
+    console.print(f"overhead of a round: {overhead:.2f} ms (median of {rounds})")

@@ -1,0 +1,81 @@
+"""The embedded pair and its prompts, and a verifier of it in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from outrider.protocol.errors import BackendError
+
+DOMAINS = ("scripture", "docs", "source")
+
+
+def models() -> Path:
+    """The folder of the embedded pair."""
+    return Path(str(files("outrider.models")))
+
+
+def prompts(domain: str) -> list[str]:
+    """The default prompts of one domain."""
+    texts: dict[str, list[str]] = json.loads((models() / "prompts.json").read_text())
+    return texts[domain]
+
+
+@dataclass(frozen=True, slots=True)
+class Cloud:
+    """A running verifier: its address, and what it wrote down of its passes."""
+
+    url: str
+    report: Path
+
+    def passes(self) -> list[dict[str, Any]]:
+        """The passes so far: ``seconds`` and ``rows`` of (committed length, decisions wanted)."""
+        lines = self.report.read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+
+@contextlib.contextmanager
+def cloud(step_ms: float = 0.0, backend: str = "transformers") -> Iterator[Cloud]:
+    """A verifier process with the embedded target, ended when the block is left.
+
+    Raises:
+        BackendError: it did not start.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "passes.jsonl"
+        model = models() / "target"
+        if backend == "llama":
+            model = model / "target-f16.gguf"
+        command = [sys.executable, "-m", "outrider.benchmarks.paced_cloud"]
+        command += ["--model", str(model), "--backend", backend]
+        command += ["--step-ms", str(step_ms), "--report", str(report)]
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert process.stdout is not None  # asked for above
+            url = process.stdout.readline().strip()
+            if not url:
+                _, errors = process.communicate(timeout=10)
+                raise BackendError(f"the verifier did not start: {errors.strip()[-2000:]}")
+            yield Cloud(url, report)
+        finally:
+            if process.stdin is not None:
+                process.stdin.close()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

@@ -1,0 +1,53 @@
+"""A verifier process for benchmarks: one target, optionally paced, with a record of its passes.
+
+``python -m outrider.benchmarks.paced_cloud --model M --step-ms 25 --report FILE`` prints its URL on
+a line and serves until its standard input closes; each pass becomes a JSON line in the report:
+its seconds and, for each row, the committed length and how many decisions were wanted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from outrider.cloud_server.driver import ServiceSettings, Verifier
+from outrider.cloud_server.targets.base import Row
+from outrider.cloud_server.targets.factory import load_target
+from outrider.runtime.text.tokenizer import load_tokenizer
+from outrider.simulator.paced import PacedTarget
+
+
+async def serve(model: Path, backend: str, step: float, report: Path) -> None:
+    """Serve on a free port of this machine until standard input ends."""
+    target = load_target(str(model), backend=backend, threads=1)
+    with report.open("w", buffering=1) as log:
+
+        def record(seconds: float, rows: Sequence[Row]) -> None:
+            shapes = [(len(row.ids) - row.want + 1, row.want) for row in rows]
+            log.write(json.dumps({"seconds": seconds, "rows": shapes}) + "\n")
+
+        paced = PacedTarget(target, step, record)
+        service = Verifier(paced, load_tokenizer(model), ServiceSettings(port=0))
+        server = await service.start()
+        print(server.url, flush=True)
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+        await service.stop(drain=False)
+
+
+def main() -> None:
+    """The command line of the process."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--backend", default="auto")
+    parser.add_argument("--step-ms", type=float, default=0.0)
+    parser.add_argument("--report", type=Path, required=True)
+    args = parser.parse_args()
+    asyncio.run(serve(args.model, args.backend, args.step_ms / 1000, args.report))
+
+
+if __name__ == "__main__":
+    main()
