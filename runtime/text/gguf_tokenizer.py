@@ -11,6 +11,7 @@ from outrider.runtime.text.template import ChatTemplate
 from outrider.runtime.text.tokenizer import Tokenizer
 
 _PIECE = 256
+_SPACE = "▁".encode()
 
 
 class GgufTokenizer(Tokenizer):
@@ -40,6 +41,7 @@ class GgufTokenizer(Tokenizer):
         """(special ids with their contents, the bytes of every ordinary id)."""
         api = library()
         special = api.LLAMA_TOKEN_ATTR_CONTROL | api.LLAMA_TOKEN_ATTR_UNKNOWN
+        spm = api.llama_vocab_type(self._vocab) == api.LLAMA_VOCAB_TYPE_SPM
         specials: dict[int, bytes] = {}
         entries: list[bytes] = []
         for token in range(usable_size(self._weights)):
@@ -47,7 +49,10 @@ class GgufTokenizer(Tokenizer):
             if attributes & special:
                 specials[token] = api.llama_vocab_get_text(self._vocab, token)
             hidden = attributes & (special | api.LLAMA_TOKEN_ATTR_UNUSED)
-            entries.append(b"" if hidden else self._piece(token))
+            piece = b"" if hidden else self._piece(token)
+            if spm and attributes & api.LLAMA_TOKEN_ATTR_USER_DEFINED:
+                piece = piece.replace(_SPACE, b" ")  # some converters have done it already
+            entries.append(piece)
         return specials, tuple(entries)
 
     def _piece(self, token: int, size: int = _PIECE) -> bytes:

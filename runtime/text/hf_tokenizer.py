@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +97,7 @@ def _contents(
     file: Path, raw: Mapping[str, Any], tokenizer: Any
 ) -> tuple[dict[int, bytes], tuple[bytes, ...]]:
     """(special ids with their contents, the bytes of every ordinary id)."""
-    to_bytes = _bytes_of(file, raw)
+    to_bytes, is_byte_level = _bytes_of(file, raw)
     vocabulary: dict[str, int] = tokenizer.get_vocab(with_added_tokens=False)
     added = tokenizer.get_added_tokens_decoder()
     entries = [b""] * (1 + max([*vocabulary.values(), *added], default=-1))
@@ -110,7 +110,7 @@ def _contents(
             specials[token] = content
             entries[token] = b""
         else:
-            entries[token] = content
+            entries[token] = content if is_byte_level else to_bytes(entry.content)
     return specials, tuple(entries)
 
 
@@ -127,8 +127,8 @@ def looks_special(content: str) -> bool:
     )
 
 
-def _bytes_of(file: Path, raw: Mapping[str, Any]) -> Any:
-    """The function from a vocabulary string to the bytes it stands for."""
+def _bytes_of(file: Path, raw: Mapping[str, Any]) -> tuple[Callable[[str], bytes], bool]:
+    """(the function from a vocabulary string to the bytes it stands for, is it byte-level)."""
     kinds = set(_types(raw.get("decoder"))) | set(_types(raw.get("pre_tokenizer")))
     if "ByteLevel" in kinds:
         table = _byte_level_table()
@@ -139,7 +139,7 @@ def _bytes_of(file: Path, raw: Mapping[str, Any]) -> Any:
             except UnicodeEncodeError:  # not written in the byte alphabet: literal
                 return text.encode()
 
-        return byte_level
+        return byte_level, True
     if kinds & {"Metaspace", "ByteFallback"} or _SPACE in json.dumps(
         raw.get("normalizer"), ensure_ascii=False
     ):
@@ -150,7 +150,7 @@ def _bytes_of(file: Path, raw: Mapping[str, Any]) -> Any:
                 return bytes([int(match[1], 16)])
             return text.replace(_SPACE, " ").encode()
 
-        return sentence_piece
+        return sentence_piece, False
     model = raw.get("model")
     kind = model.get("type") if isinstance(model, dict) else None
     raise BackendError(

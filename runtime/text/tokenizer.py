@@ -23,6 +23,8 @@ class Tokenizer(ABC):
     ``bos``: the id that opens a text, if the model has one; ``adds_bos``: whether plain prompts get
     it. ``warnings``: what a user should be told about the files.
 
+    Nothing changes after loading: threads may share one.
+
     Two files of one model (Hugging Face or GGUF) give equal ``size``, ``entries``, ``specials`` and
     ``template``.
     """

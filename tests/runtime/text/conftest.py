@@ -13,6 +13,7 @@ DRAFTER = Path(__file__).parents[3] / "models" / "drafter"
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 
 SPECIALS = [("<unk>", UNKNOWN), ("<s>", CONTROL), ("</s>", CONTROL)]
+ADDED = "tool▁call"  # an added token that is not special
 WORDS = ["▁", "a", "b", "c", "▁a", "ab", "▁ab", "é", "▁▁"]
 
 
@@ -77,7 +78,7 @@ def _write_vocabulary(
 def sentence_piece_tokens() -> list[tuple[str, int]]:
     """(text, kind) as in a SentencePiece model: specials, 256 bytes, words."""
     bytes_ = [(f"<0x{byte:02X}>", BYTE) for byte in range(256)]
-    return [*SPECIALS, *bytes_, *((word, NORMAL) for word in WORDS)]
+    return [*SPECIALS, *bytes_, *((word, NORMAL) for word in WORDS), (ADDED, USER)]
 
 
 @pytest.fixture
@@ -86,7 +87,10 @@ def sentence_piece(tmp_path: Path) -> tuple[Path, Path]:
     tokens = sentence_piece_tokens()
     raw = {
         "version": "1.0",
-        "added_tokens": [_added(i, text) for i, (text, _) in enumerate(SPECIALS)],
+        "added_tokens": [
+            *(_added(i, text) for i, (text, _) in enumerate(SPECIALS)),
+            _added(len(tokens) - 1, ADDED, special=False),
+        ],
         "normalizer": {
             "type": "Sequence",
             "normalizers": [

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.protocol.errors import BackendError, SettingError
-from outrider.runtime.text.fingerprint import describe
+from outrider.runtime.text.fingerprint import PROBES, describe, differing_cuts
 from outrider.runtime.text.gguf_tokenizer import GgufTokenizer
 from outrider.runtime.text.hf_tokenizer import HfTokenizer
 from outrider.runtime.text.tokenizer import Tokenizer, load_tokenizer
@@ -132,6 +132,20 @@ def test_the_same_chat_as_transformers(hf: Tokenizer, drafter_folder: Path) -> N
     assert hf.encode_chat(messages) == ids
 
 
+def test_probe_texts_find_a_wrong_pre_tokenizer(
+    hf: Tokenizer, gguf: Tokenizer, drafter_folder: Path, tmp_path: Path
+) -> None:
+    assert differing_cuts(hf, gguf) == []
+    raw = json.loads((drafter_folder / "tokenizer.json").read_text())
+    raw["pre_tokenizer"]["use_regex"] = False  # words are no longer kept apart
+    (tmp_path / "tokenizer.json").write_text(json.dumps(raw))
+    wrong = HfTokenizer(tmp_path)
+    assert describe(wrong).entries == describe(hf).entries
+    found = differing_cuts(hf, wrong)
+    assert found
+    assert set(found) <= set(PROBES)
+
+
 def test_sentence_piece_files_agree(sentence_piece: tuple[Path, Path]) -> None:
     pytest.importorskip("llama_cpp")
     hf, gguf = HfTokenizer(sentence_piece[0]), GgufTokenizer(sentence_piece[1])
@@ -141,6 +155,7 @@ def test_sentence_piece_files_agree(sentence_piece: tuple[Path, Path]) -> None:
     assert hf.token_bytes(3 + 0xE2) == b"\xe2"
     assert hf.token_bytes(3 + 256 + 6) == b" ab"
     assert hf.token_bytes(3 + 256 + 8) == b"  "
+    assert hf.entries[-1] == b"tool call"
     assert gguf.warnings == []
     assert hf.encode_prompt("ab")[0] == gguf.encode_prompt("ab")[0] == 1
 
@@ -184,6 +199,7 @@ def test_a_missing_pre_tokenizer_is_a_warning(
     pytest.importorskip("llama_cpp")
     tokenizer = GgufTokenizer(write_vocabulary(tmp_path / "old.gguf", byte_tokens, pre=pre))
     assert len(tokenizer.warnings) == warned
+    assert tokenizer.decode(tokenizer.encode("hello 123")) == "hello 123"
     assert not warned or "pre-tokenizer" in tokenizer.warnings[0]
     with pytest.raises(SettingError, match="no chat template"):
         tokenizer.render([{"role": "user", "content": "hi"}])
