@@ -32,7 +32,7 @@ step "format, lint, types, imports"
 
 step "pure tests"
 rm -f .coverage .coverage.*
-"$bin"/python -m pytest --cov --cov-report= tests/protocol ${PYTEST_ARGS:-}
+"$bin"/python -m pytest -n 2 --cov --cov-report= tests/protocol ${PYTEST_ARGS:-}
 
 step "waiting for the llama.cpp wheel"
 if ! wait "$builder"; then

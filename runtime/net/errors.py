@@ -6,6 +6,7 @@ changes a setting. Both maps here keep that line: a reconnect loop relies on it.
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 import ssl
@@ -89,7 +90,7 @@ def _from_system(error: Exception, address: Address) -> OutriderError:
     place = address.place
     if isinstance(error, socket.gaierror):
         return LinkError(f"no address was found for the host {address.host!r}: {error.strerror}")
-    if isinstance(error, ConnectionRefusedError):
+    if _refused(error):
         return LinkError(f"nothing listens on {place}: is the server running, and on that port?")
     if isinstance(error, ConnectionResetError | BrokenPipeError | EOFError):
         hint = ": if the server does not use TLS, the address is ws://..." if address.secure else ""
@@ -97,6 +98,15 @@ def _from_system(error: Exception, address: Address) -> OutriderError:
     if isinstance(error, OSError):
         return LinkError(f"{place} cannot be reached: {error.strerror or error}")
     return SettingError(f"cannot connect to {address.url}: {error}")
+
+
+def _refused(error: Exception) -> bool:
+    if isinstance(error, ConnectionRefusedError):
+        return True
+    # A name with several addresses: asyncio folds one refusal for each into a text.
+    text = str(error)
+    refusals = text.count(f"[Errno {errno.ECONNREFUSED}]")
+    return isinstance(error, OSError) and 0 < refusals == text.count("[Errno ")
 
 
 def _from_tls(error: ssl.SSLError, address: Address) -> OutriderError:
