@@ -23,6 +23,7 @@ from outrider.runtime.lm.llama_library import (
     Weights,
     complaints,
     end_tokens,
+    forget_complaints,
     library,
     open_weights,
     reason,
@@ -143,6 +144,7 @@ class LlamaModel:
     def _decode(self, flat: Flat, out: Rows, items: Sequence[Item]) -> None:
         """Run the flat tokens through llama.cpp chunk by chunk; wanted rows land in ``out``."""
         api = library()
+        lines = forget_complaints()
         done = 0
         for start in range(0, len(flat.token), self._batch.capacity):
             chunk = flat.part(start, start + self._batch.capacity)
@@ -152,7 +154,7 @@ class LlamaModel:
                 # Some of the tokens may be in the cache already: back to where all this began.
                 for seq, _, _ in items:
                     api.llama_memory_seq_rm(self._memory, seq, len(self._ids[seq]), -1)
-                raise BackendError(_decode_failure(self.name, code, items))
+                raise BackendError(_decode_failure(self.name, code, items) + reason(lines))
             n = int(chunk.wanted.sum())
             if n:
                 source = api.llama_get_logits(self._context)

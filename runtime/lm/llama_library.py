@@ -10,6 +10,7 @@ import collections
 import contextlib
 import ctypes
 import functools
+import os
 import threading
 import weakref
 from collections.abc import Iterator
@@ -69,6 +70,13 @@ def complaints() -> Iterator[collections.deque[str]]:
         yield _complaints
 
 
+def forget_complaints() -> collections.deque[str]:
+    """Start anew, without waiting: lines of a load in another thread may get mixed in."""
+    if not _loading.locked():
+        _complaints.clear()
+    return _complaints
+
+
 def reason(lines: collections.deque[str]) -> str:
     """The first two distinct complaints as one clause, empty if there were none.
 
@@ -116,7 +124,7 @@ def open_weights(path: str | Path, *, vocab_only: bool = False, gpu_layers: int 
     params.vocab_only = vocab_only
     params.n_gpu_layers = gpu_layers
     with complaints() as lines:
-        handle = api.llama_model_load_from_file(str(path).encode(), params)
+        handle = api.llama_model_load_from_file(os.fsencode(path), params)
         if not handle:
             raise BackendError(f"llama.cpp cannot load {path}{reason(lines)}")
     return Weights(path, handle)

@@ -177,6 +177,13 @@ def test_a_failed_decode_restores_every_sequence(
     assert np.abs(ours - fresh).max() < 1e-4
 
 
+def test_a_refused_batch_is_explained_in_llama_cpps_words(model: LlamaModel) -> None:
+    model.forward([(0, [5], 0)])
+    model._ids[0] = [5, 6, 7]  # which its cache does not hold: a gap in the positions
+    with pytest.raises(BackendError, match=r"the batch was refused \(-1\): .*position"):
+        model.forward([(0, [8], 1)])
+
+
 @pytest.mark.parametrize("kv", ["f32", "f16", "q8_0"])
 def test_cache_types_differ_little(drafter_gguf: Path, model: LlamaModel, kv: str) -> None:
     ids = some_ids(40, 9)
