@@ -30,9 +30,10 @@ step "format, lint, types, imports"
 "$bin"/mypy
 "$bin"/lint-imports --no-logo
 
+# -v takes back the -q of pyproject.toml: the closing line is then the one that tools look for.
 step "pure tests"
 rm -f .coverage .coverage.*
-"$bin"/python -m pytest -n 2 --cov --cov-report= tests/protocol ${PYTEST_ARGS:-}
+"$bin"/python -m pytest -v -n 2 --cov --cov-report= tests/protocol ${PYTEST_ARGS:-}
 
 step "waiting for the llama.cpp wheel"
 if ! wait "$builder"; then
@@ -43,7 +44,7 @@ trap - EXIT
 sh scripts/venv.sh edge-llama,cloud-llama
 
 step "the other tests"
-"$bin"/python -m pytest --cov --cov-append --cov-report= --ignore=tests/protocol \
+"$bin"/python -m pytest -v --cov --cov-append --cov-report= --ignore=tests/protocol \
     -m "not slow and not real" --durations=10 tests ${PYTEST_ARGS:-}
 
 step "coverage"

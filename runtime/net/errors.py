@@ -126,13 +126,15 @@ def _from_tls(error: ssl.SSLError, address: Address) -> OutriderError:
         )
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return LinkError(f"{place} dropped the connection before TLS was set up")
-    if error.reason in {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"}:
+    # Only what OpenSSL raised has a reason.
+    reason = getattr(error, "reason", None)
+    if reason in {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"}:
         return HandshakeError(
             f"{place} does not speak TLS: if it is on this machine or behind a tunnel, "
             "use a ws:// address",
             code="tls",
         )
-    return HandshakeError(f"TLS with {place} failed: {error.reason or error}", code="tls")
+    return HandshakeError(f"TLS with {place} failed: {reason or error}", code="tls")
 
 
 def _from_message(error: InvalidMessage, address: Address) -> OutriderError:
