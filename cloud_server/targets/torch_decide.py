@@ -238,22 +238,21 @@ def _leading(
 
     Sorting a vocabulary of 150,000 is what would cost, and nearly always it is for nothing.
     """
-    everything = torch.arange(scores.shape[1], device=scores.device), scores
-    if scores.shape[1] <= WIDE:
-        return everything
     top_k, top_p, min_p = cuts
-    values, tokens = scores.topk(NARROW + 1, dim=1)
-    e = torch.exp(values - values[:, :1])
-    held = e[:, :NARROW].sum(1, keepdim=True)
-    enough = (held > top_p * mass * (1 + 1e-9)) | (e[:, NARROW:] < min_p)  # beyond any rounding
-    # A top-k between the two widths would change the mass that top-p takes its share of.
-    inside = (top_k <= NARROW) | ((top_k >= scores.shape[1]) & enough)
-    # An equal score on both sides of the edge would leave the choice between ids to topk.
-    safe = inside & (values[:, NARROW - 1 : NARROW] > values[:, NARROW:])
-    if not bool(safe.all()):
-        return everything
-    tokens = tokens[:, :NARROW].sort(dim=1).values
-    return tokens, scores.gather(1, tokens)
+    for count in (NARROW, WIDE):
+        if scores.shape[1] <= WIDE:
+            break
+        values, tokens = scores.topk(count + 1, dim=1)
+        e = torch.exp(values - values[:, :1])
+        held = e[:, :count].sum(1, keepdim=True)
+        enough = (held > top_p * mass * (1 + 1e-9)) | (e[:, count:] < min_p)  # beyond any rounding
+        # A top-k between the two widths would change the mass that top-p takes its share of.
+        inside = (top_k <= count) | ((top_k >= scores.shape[1]) & enough)
+        # An equal score on both sides of the edge would leave the choice between ids to topk.
+        if bool((inside & (values[:, count - 1 : count] > values[:, count:])).all()):
+            tokens = tokens[:, :count].sort(dim=1).values
+            return tokens, scores.gather(1, tokens)
+    return torch.arange(scores.shape[1], device=scores.device), scores
 
 
 # -- noise ---------------------------------------------------------------------------------------

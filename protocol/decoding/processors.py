@@ -102,17 +102,24 @@ def bias_arrays(bias: tuple[tuple[int, float], ...], usable: int) -> tuple[I64, 
 
 
 def processed(
-    row: F32, sampling: Sampling, ids: Sequence[int], prompt_len: int, usable: int
+    row: F32,
+    sampling: Sampling,
+    ids: Sequence[int],
+    prompt_len: int,
+    usable: int,
+    *,
+    single: bool = False,
 ) -> F64 | F32:
-    """The first ``usable`` logits with bias and penalties applied: float64, a new array.
+    """The first ``usable`` logits with bias and penalties applied: a new array, float64.
 
     With neither, it is a view of ``row`` as it came, so that the usual case copies nothing.
+    ``single`` makes it float32: for drafters, whom half the memory helps more than the last digits.
     """
     row = row[:usable]
     penalties = has_penalties(sampling)
     if not penalties and not sampling.logit_bias:
         return row
-    z = row.astype(np.float64)
+    z: F64 | F32 = row.copy() if single else row.astype(np.float64)
     if sampling.logit_bias:
         biased, values = bias_arrays(sampling.logit_bias, row.size)
         z[biased] += values
@@ -232,10 +239,12 @@ def _leading(scores: F64, e: F64, limit: float) -> I64:
     A real model puts nearly all mass on few tokens, and sorting a wide row is what would cost.
     """
     first: I64 = np.arange(scores.size)
-    if scores.size > WIDE:
-        head = top(scores, NARROW)
-        if float(e[head].sum()) > limit * (1 + 1e-9):  # beyond any rounding of the two sums
-            first = head
+    for count in (NARROW, WIDE):
+        if scores.size > WIDE:
+            head = top(scores, count)
+            if float(e[head].sum()) > limit * (1 + 1e-9):  # beyond any rounding of the two sums
+                first = head
+                break
     return first[np.argsort(-scores[first], kind="stable")]  # stable: equal scores stay by id
 
 

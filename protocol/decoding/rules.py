@@ -151,12 +151,12 @@ def propose(
     Raises:
         BackendError: a NaN or an infinite logit, or every token is in ``never``.
     """
-    z = processed(row, sampling, ids, prompt_len, usable)
+    # In the row's own precision: a draft needs no more, and it is twice as fast.
+    z = processed(row, sampling, ids, prompt_len, usable, single=True)
     index = int(z.argmax()) if z.size else -1
     best = float(z[index]) if z.size else -np.inf
     check_best(best)
     cold = sampling.temperature == 0
-    # In the row's own precision: a confidence needs no more than float32, and it is twice as fast.
     e = np.exp((z - z[index]) if cold else (z - z[index]) / z.dtype.type(sampling.temperature))
     total = float(e.sum())
     if cold:
@@ -172,11 +172,11 @@ def propose(
     noisy = scores + _noise(sampling, ids, listed)
     token = int(listed[noisy.argmax()])
     if token in never:
-        allowed = np.array([int(t) not in never for t in listed])
-        if allowed.any():
-            token = int(listed[allowed][noisy[allowed].argmax()])
-        else:
+        noisy[[int(t) in never for t in listed]] = -np.inf
+        at = int(noisy.argmax())
+        if noisy[at] == -np.inf:
             return Proposal(_first_allowed(z, never), 0.0)
+        token = int(listed[at])
     return Proposal(token, min(1.0, float(e[token]) / total))
 
 

@@ -192,8 +192,13 @@ def test_never_is_never_proposed():
         ):
             assert propose(row, s, [], 0, 4, never=frozenset({0, 2})).id in (1, 3)
     assert propose(row, Sampling(temperature=1, top_k=1), [], 0, 4, never=frozenset({0})) == (1, 0)
-    with pytest.raises(BackendError, match="no token left to propose"):
-        propose(row, Sampling(), [], 0, 4, never=frozenset(range(4)))
+    gone = np.array([5, -np.inf, 3, -np.inf], np.float32)
+    for t in (0, 1):
+        s = Sampling(temperature=t)
+        assert propose(gone, s, [], 0, 4, never=frozenset({0})).id == 2
+        for logits, never in ((row, range(4)), (gone, (0, 2))):
+            with pytest.raises(BackendError, match="no token left to propose"):
+                propose(logits, s, [], 0, 4, never=frozenset(never))
 
 
 @settings(max_examples=200, deadline=None)
