@@ -150,7 +150,7 @@ class CloudEngine:
             ids=tuple(ids[:end]) + tuple(chain),
             want=want,
             sampling=session.request.sampling if session.request else Sampling(),
-            prompt_len=session.prompt_len,
+            prompt_len=min(session.prompt_len, end),  # a chunk may end inside the prompt
         )
         ready = session.frame_at if chain and session.frame_at is not None else now
         return row, Item(session, slot, session.begun, len(ids), tuple(chain), ready)
