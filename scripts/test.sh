@@ -9,6 +9,7 @@ here=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 cd "$here"
 bin=.venv/bin
 log=.venv/llama-wheel.log
+wanted="not slow and not real"
 
 # A missing compiler is said now, not when the wheel is waited for.
 state=0
@@ -33,7 +34,7 @@ step "format, lint, types, imports"
 # -v takes back the -q of pyproject.toml: the closing line is then the one that tools look for.
 step "pure tests"
 rm -f .coverage .coverage.*
-"$bin"/python -m pytest -v -n 2 --cov --cov-report= tests/protocol ${PYTEST_ARGS:-}
+"$bin"/python -m pytest -v -n 2 --cov --cov-report= -m "$wanted" tests/protocol ${PYTEST_ARGS:-}
 
 step "waiting for the llama.cpp wheel"
 if ! wait "$builder"; then
@@ -45,7 +46,7 @@ sh scripts/venv.sh edge-llama,cloud-llama
 
 step "the other tests"
 "$bin"/python -m pytest -v --cov --cov-append --cov-report= --ignore=tests/protocol \
-    -m "not slow and not real" --durations=10 tests ${PYTEST_ARGS:-}
+    -m "$wanted" --durations=10 tests ${PYTEST_ARGS:-}
 
 step "coverage"
 "$bin"/python -m coverage report --skip-covered --sort=cover | tail -n 40

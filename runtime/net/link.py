@@ -157,7 +157,10 @@ class Link:
         return self._connection.latency or None
 
     async def recv(self) -> bytes:
-        """Give the next message. Raises ``LinkClosedError`` once the connection has ended."""
+        """Give the next message. Raises ``LinkClosedError`` once the connection has ended.
+
+        Receive all the time: behind a few unread messages, pings and goodbyes go unseen too.
+        """
         try:
             message = await self._connection.recv()
         except ConnectionClosed as error:
