@@ -1,0 +1,141 @@
+"""How much memory a model will need, from its files alone, and whether there is that much.
+
+On a small board a model that does not fit is killed without a word, or drags the machine into
+swapping. So the need is estimated before anything is loaded, and refused with the numbers.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from outrider.protocol.errors import BackendError
+from outrider.runtime.hub.gguf import GgufHeader, read_header
+from outrider.runtime.lm.factory import choose
+from outrider.runtime.lm.memory import MIB, available
+
+BATCH = 512
+"""Tokens of one decode, for which llama.cpp sets its buffers aside."""
+
+BASE = 90 * MIB
+"""Python, numpy and the backend's own library, before any model."""
+
+_CACHE_BYTES = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32}
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Bytes: the weights, the cache of ``n_ctx`` ids a sequence, buffers, everything else."""
+
+    weights: int
+    cache: int
+    buffers: int
+    base: int
+    n_ctx: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.weights + self.cache + self.buffers + self.base
+
+    def __str__(self) -> str:
+        return (
+            f"about {mib(self.total)} (weights {mib(self.weights)}, cache of {self.n_ctx} ids "
+            f"{mib(self.cache)}, buffers {mib(self.buffers)}, program {mib(self.base)})"
+        )
+
+
+def mib(count: int) -> str:
+    """A size for people."""
+    return f"{count / MIB:.0f} MiB"
+
+
+def estimate(path: str | Path, n_ctx: int = 0, *, kv: str = "f32", n_seq: int = 1) -> Need:
+    """What loading a model file or draft pack will take. ``n_ctx`` 0 is the model's own.
+
+    Raises:
+        BackendError, SettingError: there is no model there, or its header is broken.
+    """
+    file, kind, _ = choose(Path(path))
+    if kind == "llama":
+        return estimate_gguf(read_header(file), n_ctx, kv=kv, n_seq=n_seq)
+    return _estimate_onnx(file, n_ctx, n_seq)
+
+
+def estimate_gguf(header: GgufHeader, n_ctx: int = 0, *, kv: str = "f32", n_seq: int = 1) -> Need:
+    """The same from a header that was read."""
+    trained = header.number("context_length") or 0
+    n_ctx = min(n_ctx or trained, trained or n_ctx)
+    width = header.number("embedding_length") or 0
+    heads = header.number("attention.head_count") or 1
+    kv_heads = header.number("attention.head_count_kv") or heads
+    key = header.number("attention.key_length") or width // heads
+    value = header.number("attention.value_length") or width // heads
+    layers = header.number("block_count") or 0
+    per_id = layers * kv_heads * (key + value) * _CACHE_BYTES.get(kv, 4.0)
+    vocabulary = header.lengths.get("tokenizer.ggml.tokens", 0)
+    feed = header.number("feed_forward_length") or 4 * width
+    # llama.cpp sets room aside for the logits of a whole batch, and for one layer's work. Without
+    # flash attention (an f32 cache) the scores of a batch against the whole context come on top.
+    scores = heads * n_ctx if kv == "f32" else 0
+    buffers = 4 * BATCH * (vocabulary + 2 * feed + 4 * width + scores)
+    return Need(header.tensor_bytes, int(per_id * n_ctx * n_seq), buffers, BASE, n_ctx)
+
+
+def _estimate_onnx(file: Path, n_ctx: int, n_seq: int) -> Need:
+    """The graph with its outside data, the cache by the pack's own account."""
+    weights = file.stat().st_size + sum(
+        part.stat().st_size for part in file.parent.glob(f"{file.name}[._]data*")
+    )
+    facts = read_json(file.parent / "outrider_onnx.json")
+    trained = int(facts.get("max_position_embeddings") or 0)
+    n_ctx = min(n_ctx or trained, trained or n_ctx)
+    per_id = 8 * int(facts.get("layers", 0)) * int(facts.get("kv_heads", 0))
+    per_id *= int(facts.get("head_dim", 0))
+    buffers = 4 * BATCH * int(facts.get("vocab_size", 0)) + weights // 4
+    return Need(weights, per_id * n_ctx * n_seq, buffers, BASE, n_ctx)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A settings file; empty where it is missing.
+
+    Raises:
+        BackendError: it is there but broken.
+    """
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise BackendError(f"cannot read {path}: {error}") from error
+    if not isinstance(found, dict):
+        raise BackendError(f"{path} is not a JSON object")
+    return found
+
+
+def check_memory(path: str | Path, n_ctx: int = 0, *, kv: str = "f32", n_seq: int = 1) -> Need:
+    """Refuse a model that does not fit, before it is loaded; give what it needs.
+
+    Raises:
+        BackendError: it needs more memory than there is (both numbers are named), or cannot be
+        read.
+    """
+    need = estimate(path, n_ctx, kv=kv, n_seq=n_seq)
+    free = available()
+    if free is not None and need.total > free:
+        raise BackendError(
+            f"{Path(path).name} needs {need} and {mib(free)} are available: {advice(need, free)}"
+        )
+    return need
+
+
+def advice(need: Need, free: int) -> str:
+    """What to do about a model that does not fit."""
+    fixed = need.total - need.cache
+    if fixed < free and need.n_ctx and need.cache:
+        fits = int((free - fixed) / (need.cache / need.n_ctx)) // 256 * 256
+        if fits >= 256:
+            return f"use a context of at most {fits} (--ctx-size {fits}), or end other programs"
+    return "use a smaller model or quantization, or end other programs"
