@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from outrider.cloud_server.targets import transformers as module  # noqa: E402
 from outrider.cloud_server.targets.base import Row  # noqa: E402
 from outrider.cloud_server.targets.transformers import TransformersTarget  # noqa: E402
 from outrider.protocol.decoding.rules import choose  # noqa: E402
@@ -144,6 +145,17 @@ def test_mixed_wants_and_settings_in_one_pass(target):
     for r, d in zip(rows, together, strict=True):
         assert target.forward([r])[0].ids == d.ids
     assert target.forward([]) == []
+
+
+def test_torch_decides_like_numpy(target, monkeypatch):
+    rows = [row(PROMPT, want=2, slot=s, sampling=SAMPLINGS[s + 1], prompt_len=1) for s in range(3)]
+    small = target.forward(rows)
+    monkeypatch.setattr(module, "SMALL", 0)
+    for ours, theirs in zip(small, target.forward(rows), strict=True):
+        assert ours.ids == theirs.ids
+        np.testing.assert_allclose(ours.margins, theirs.margins, atol=1e-4)
+    assert target.forward([]) == []
+    assert target.forward([row(PROMPT, want=0)])[0].ids == ()
 
 
 def test_score(target, model):
