@@ -189,7 +189,8 @@ class Verifier:
             while not connection.wants_close:
                 data = await link.recv()
                 connection.receive(data, _now())
-                wake.set()
+                if connection.has_cold_messages:
+                    wake.set()
                 self._wake.set()
             await writer
         except LinkError as error:
@@ -212,10 +213,11 @@ class Verifier:
                 await link.close()
                 return
             deadline = connection.next_timeout()
+            if deadline is None:
+                await wake.wait()
+                continue
             try:
-                async with asyncio.timeout(
-                    None if deadline is None else max(0.0, deadline - _now())
-                ):
+                async with asyncio.timeout(max(0.0, deadline - _now())):
                     await wake.wait()
             except TimeoutError:
                 connection.handle_timeout(_now())

@@ -69,6 +69,7 @@ class EdgeClient:
         self._link: Link | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._write_wake, self._draft_wake = asyncio.Event(), asyncio.Event()
+        self._sending = asyncio.Lock()
         self._streams: dict[int, asyncio.Queue[Event | OutriderError]] = {}
         self._ready: asyncio.Future[Welcome] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="drafter")
@@ -91,7 +92,7 @@ class EdgeClient:
             asyncio.create_task(self._write(self._link), name="write"),
         ]
         if self._engine is not None:
-            self._tasks.append(asyncio.create_task(self._draft(self._engine), name="draft"))
+            self._tasks.append(asyncio.create_task(self._draft(self._engine, self._link), name="draft"))
         try:
             await self._ready
         except BaseException:
@@ -211,23 +212,25 @@ class EdgeClient:
                 data = await link.recv()
                 self.machine.receive(data, _now())
                 self._dispatch()
-                self._wake()
+                self._wake(talk=self.machine.has_cold_messages)
         except OutriderError as error:
             self._lost(error)
 
     async def _write(self, link: Link) -> None:
+        """Send what is due whenever woken, and watch the machine's deadline."""
         try:
             while True:
                 self._write_wake.clear()
-                while (message := self.machine.next_message(_now())) is not None:
-                    await link.send(message)
+                await self._flush(link)
                 if self.machine.wants_close:
                     await link.close()
                     return
                 deadline = self.machine.next_timeout()
-                wait = None if deadline is None else max(0.0, deadline - _now())
+                if deadline is None:
+                    await self._write_wake.wait()
+                    continue
                 try:
-                    async with asyncio.timeout(wait):
+                    async with asyncio.timeout(max(0.0, deadline - _now())):
                         await self._write_wake.wait()
                 except TimeoutError:
                     self.machine.handle_timeout(_now())
@@ -235,23 +238,31 @@ class EdgeClient:
         except OutriderError as error:
             self._lost(error)
 
-    async def _draft(self, engine: EdgeEngine) -> None:
+    async def _flush(self, link: Link) -> None:
+        """Pull messages while the link takes them: what to say is decided at the last moment."""
+        async with self._sending:
+            while (message := self.machine.next_message(_now())) is not None:
+                await link.send(message)
+
+    async def _draft(self, engine: EdgeEngine, link: Link) -> None:
         """Run the engine's work on the drafter's thread: a decode never blocks the socket."""
         loop = asyncio.get_running_loop()
-        while True:
-            self._draft_wake.clear()
-            work = engine.next(_now())
-            self._write_wake.set()  # a closing frame may be due
-            if isinstance(work, Idle):
-                await self._draft_wake.wait()
-                continue
-            self._work, self._stale = (work if isinstance(work, DraftWork) else None), False
-            result = await loop.run_in_executor(self._thread, self._run, work)
-            self._work = None
-            engine.done(work, result, _now())
-            if engine.failed is not None:
-                self._notice(f"drafting stopped, the cloud goes on alone: {engine.failed}")
-            self._write_wake.set()
+        try:
+            while True:
+                self._draft_wake.clear()
+                work = engine.next(_now())
+                await self._flush(link)  # new guesses or a closing frame, without another wake-up
+                if isinstance(work, Idle):
+                    await self._draft_wake.wait()
+                    continue
+                self._work, self._stale = (work if isinstance(work, DraftWork) else None), False
+                result = await loop.run_in_executor(self._thread, self._run, work)
+                self._work = None
+                engine.done(work, result, _now())
+                if engine.failed is not None:
+                    self._notice(f"drafting stopped, the cloud goes on alone: {engine.failed}")
+        except OutriderError as error:
+            self._lost(error)
 
     def _run(self, work: Prefill | DraftWork) -> Guess | BackendError | None:
         """On the drafter's thread."""
@@ -275,10 +286,11 @@ class EdgeClient:
             _log.exception("the drafter failed")
             return BackendError(f"the drafter failed: {error}")
 
-    def _wake(self) -> None:
+    def _wake(self, *, talk: bool = True) -> None:
         if self._work is not None and self._engine is not None:
             self._stale = not self._engine.wanted(self._work)
-        self._write_wake.set()
+        if talk or self._engine is None:
+            self._write_wake.set()
         self._draft_wake.set()
 
     def _dispatch(self) -> None:

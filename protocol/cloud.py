@@ -171,6 +171,11 @@ class CloudConnection:
         """Nothing more will be sent or read: close the socket once the outbox is empty."""
         return self.state is State.CLOSED
 
+    @property
+    def has_cold_messages(self) -> bool:
+        """Something other than verdicts waits to be sent, or the connection is over."""
+        return bool(self._outbox) or self.wants_close
+
     def next_timeout(self) -> float | None:
         """When :meth:`handle_timeout` wants to be called."""
         return self._deadline

@@ -191,6 +191,11 @@ class EdgeMachine:
         """This connection is over: close the socket once nothing is left to send."""
         return self.state is State.FAILED
 
+    @property
+    def has_cold_messages(self) -> bool:
+        """Something other than draft frames waits to be sent, or the connection is over."""
+        return bool(self._outbox) or self.wants_close
+
     def next_timeout(self) -> float | None:
         """When :meth:`handle_timeout` wants to be called."""
         return self._deadline

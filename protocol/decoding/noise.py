@@ -77,11 +77,14 @@ def philox4x32(counter: U64, key: tuple[int, int]) -> U64:
     # Words 0 and 2 are multiplied, words 1 and 3 only mixed in. Keeping the multiplied pair
     # swapped (word 2 first) puts each product where its high half is needed: five array
     # operations a round instead of twelve, which is what counts for a few dozen ids.
-    swapped, mixed = counter[[2, 0]], counter[1::2]
+    swapped, mixed = counter[[2, 0]], counter[1::2].copy()
+    product, words = np.empty_like(mixed), np.empty_like(mixed)
     for round_key in _round_keys(key):
-        product = swapped * _M
-        words = (product >> _SHIFT32) ^ mixed ^ round_key  # new words 0 and 2
-        mixed = product & _LOW32  # new words 1 and 3
+        np.multiply(swapped, _M, out=product)
+        np.right_shift(product, _SHIFT32, out=words)
+        np.bitwise_xor(words, mixed, out=words)
+        np.bitwise_xor(words, round_key, out=words)  # new words 0 and 2
+        np.bitwise_and(product, _LOW32, out=mixed)  # new words 1 and 3
         swapped = words[::-1]
     return np.stack((swapped[1], mixed[0], swapped[0], mixed[1]))
 
