@@ -44,6 +44,16 @@ check_python() {
     fi
 }
 
+check_llama() {
+    llama=cached
+    if wants_llama && ! installed llama-cpp-python >/dev/null; then
+        state=0
+        PYTHON=$host sh scripts/llama-wheel.sh --check >/dev/null || state=$?
+        [ "$state" -le 1 ] || exit 1
+        [ "$state" -eq 0 ] || llama=missing
+    fi
+}
+
 make_venv() {
     if [ -e "$venv" ] && ! "$python" -m pip --version >/dev/null 2>&1; then
         echo "$venv is there but does not work (an interrupted start, or the folder was moved): remove it and try again." >&2
@@ -76,16 +86,12 @@ announce() {
         echo "  download: about 20 MB more for transformers"
     fi
     if wants_llama && ! installed llama-cpp-python >/dev/null; then
-        state=0
-        PYTHON=$python sh scripts/llama-wheel.sh --check >/dev/null || state=$?
-        case $state in
-            0) echo "  llama.cpp: the wheel compiled earlier is used" ;;
-            1)
-                echo "  download: about 70 MB of llama.cpp sources"
-                echo "  compile:  llama.cpp, once, 4 to 10 minutes on two cores; longer on a small board"
-                ;;
-            *) exit 1 ;;
-        esac
+        if [ "$llama" = cached ]; then
+            echo "  llama.cpp: the wheel compiled earlier is used"
+        else
+            echo "  download: about 70 MB of llama.cpp sources"
+            echo "  compile:  llama.cpp, once, 4 to 10 minutes on two cores; longer on a small board"
+        fi
     fi
 }
 
@@ -103,6 +109,7 @@ install() {
 }
 
 check_python
+check_llama
 make_venv
 announce
 install
