@@ -138,6 +138,11 @@ class Verifier:
             return None
         return self._worker.exception()
 
+    async def ended(self) -> None:
+        """Return when the engine's loop ends, which it does on its own only by failing."""
+        if self._worker is not None:
+            await asyncio.wait({self._worker})
+
     # --- the engine's loop ------------------------------------------------------------------
 
     async def _work(self) -> None:

@@ -134,7 +134,7 @@ class CloudEngine:
         if behind > settings.prefill_chunk:
             end, want = cached + settings.prefill_chunk, 0
         else:
-            room = self.info.n_ctx - len(ids)
+            room = self.info.n_ctx - len(ids) - 1  # the pass adds a token of its own
             chain = session.window.chain(min(settings.max_chain, room))
             deadline = self._deadline(session, now)
             # The first token, and a text that has to be evaluated anyway, never wait.
@@ -147,7 +147,7 @@ class CloudEngine:
         row = Row(
             slot=slot.index,
             cut=cut,
-            ids=tuple(ids[:end]) + tuple(chain),
+            ids=ids[:end] + chain,
             want=want,
             sampling=session.request.sampling if session.request else Sampling(),
             prompt_len=min(session.prompt_len, end),  # a chunk may end inside the prompt
@@ -171,7 +171,7 @@ class CloudEngine:
             self._failed(work, result)
             return
         for item, row, decided in zip(work.items, work.rows, result, strict=True):
-            item.slot.ids = list(row.ids)
+            item.slot.ids = row.ids
             session = item.session
             session.queue_time = max(0.0, work.started - item.ready_at)
             session.target_time = now - work.started

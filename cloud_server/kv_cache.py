@@ -6,6 +6,7 @@ longest common prefix, whatever happened to the session meanwhile.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from outrider.protocol.session import CloudSession
@@ -18,7 +19,7 @@ class Slot:
 
     index: int
     session: CloudSession | None = None
-    ids: list[int] = field(default_factory=list)
+    ids: Sequence[int] = field(default_factory=list)
     used: float = 0.0
 
 

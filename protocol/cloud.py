@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from outrider.protocol import messages as m
 from outrider.protocol.admission import check_open
 from outrider.protocol.codec import Codec
-from outrider.protocol.errors import RemoteProtocolError, SessionError
+from outrider.protocol.errors import RemoteProtocolError, SessionError, SettingError
 from outrider.protocol.fingerprint import SEGMENT, Vocabulary
 from outrider.protocol.outbox import Assembler, Outbox
 from outrider.protocol.session import CloudSession
@@ -70,6 +70,16 @@ class CloudConfig:
     agent: str
     render: Callable[[m.Open], tuple[int, ...]]
     objective: str = "latency"
+
+    def __post_init__(self) -> None:
+        """Refuse limits that an edge could break before it knows them."""
+        limits = self.limits
+        frame, flight = limits.max_nodes_per_frame, limits.max_nodes_in_flight
+        if frame < m.LEAST_FRAME_NODES or flight < m.LEAST_IN_FLIGHT:
+            raise SettingError(
+                f"limits of {frame} nodes a frame and {flight} in flight; every cloud must allow "
+                f"{m.LEAST_FRAME_NODES} and {m.LEAST_IN_FLIGHT}"
+            )
 
 
 @dataclass(slots=True)

@@ -25,6 +25,8 @@ from outrider.protocol.messages import (
     Attach,
     Attached,
     Draft,
+    LEAST_FRAME_NODES,
+    LEAST_IN_FLIGHT,
     EpochStart,
     Finished,
     Limits,
@@ -32,7 +34,7 @@ from outrider.protocol.messages import (
     Opened,
     Verdict,
 )
-from outrider.protocol.packing import TIME_UNIT, prefix_digest
+from outrider.protocol.packing import TIME_UNIT, PrefixDigest
 
 MAX_RESTORES = 3
 """How often in a row the edge gives its text back to a cloud that keeps losing it."""
@@ -40,8 +42,6 @@ MAX_RESTORES = 3
 MAX_FRAME_NODES = 64
 """Nodes in one frame; the cloud's limit, if lower, wins."""
 
-MAX_IN_FLIGHT = 256
-"""Nodes sent and not settled, until the cloud says what it allows."""
 
 _SATURATED = 0xFFFF * TIME_UNIT
 
@@ -94,10 +94,11 @@ class EdgeSession:
         self.ids: list[int] = []
         self.prompt_len = 0
         self.base = 0
+        self.digests = PrefixDigest(self.ids)
         self.window = EdgeWindow(self.ids)
         self.restores_left = MAX_RESTORES
-        self.max_frame_nodes = MAX_FRAME_NODES
-        self.max_in_flight = MAX_IN_FLIGHT
+        self.max_frame_nodes = LEAST_FRAME_NODES
+        self.max_in_flight = LEAST_IN_FLIGHT
         self.frames_sent = self.nodes_sent = self.nodes_accepted = 0
         self.bytes_up = self.bytes_down = 0
         self._frames_on_link = 0
@@ -156,6 +157,7 @@ class EdgeSession:
         self.answer += 1
         self.request, self.base = request, request.base
         del self.ids[request.base :]
+        self.digests.cut(request.base)
         self.ids.extend(request.ids)
         self.prompt_len = len(self.ids) if request.ids else 0
         self.window.restart()
@@ -203,7 +205,7 @@ class EdgeSession:
             n=self._bind(),
             answer=self.answer,
             base=self.base,
-            digest=prefix_digest(self.ids[: self.base]),
+            digest=self.digests.at(self.base),
             prompt_len=self.prompt_len,
             ids=ids,
             messages=None if ids else request.messages,
@@ -226,7 +228,7 @@ class EdgeSession:
             answer=self.answer,
             epoch=self.window.last_announced,
             length=len(self.ids),
-            digest=prefix_digest(self.ids),
+            digest=self.digests.at(len(self.ids)),
         )
 
     def next_frame(self, now: float) -> Draft | None:
@@ -243,7 +245,7 @@ class EdgeSession:
         if not window.announced:
             base = window.current.base
             start = EpochStart(
-                answer=self.answer & 0xFF, base=base, digest=prefix_digest(self.ids[:base])
+                answer=self.answer & 0xFF, base=base, digest=self.digests.at(base)
             )
         window.announced = True
         window.sent += len(tokens)
@@ -313,7 +315,7 @@ class EdgeSession:
 
     def check_end(self, finished: Finished) -> None:
         """Both ends must hold the same text when an answer ends."""
-        if (finished.length, finished.digest) != (len(self.ids), prefix_digest(self.ids)):
+        if (finished.length, finished.digest) != (len(self.ids), self.digests.at(len(self.ids))):
             raise RemoteProtocolError("the answer ended on another text than was sent")
 
     # --- inside -----------------------------------------------------------------------------

@@ -23,6 +23,10 @@ HASH_BYTES = 4
 SESSION_BYTES = 8
 SECRET_BYTES = 16
 
+LEAST_FRAME_NODES, LEAST_IN_FLIGHT = 8, 32
+"""What every cloud allows of the limits on nodes: an edge that has not been welcomed yet keeps to
+these."""
+
 # What a field of a cold message may hold; anything else is refused when it is read.
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Handle = Annotated[int, msgspec.Meta(ge=0, le=0xFFFF)]

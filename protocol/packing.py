@@ -32,6 +32,32 @@ def prefix_digest(ids: Sequence[int]) -> bytes:
     return hashlib.blake2b(array("I", ids).tobytes(), digest_size=HASH_BYTES).digest()
 
 
+class PrefixDigest:
+    """:func:`prefix_digest` of a list that grows at its end, without hashing it all each time.
+
+    Whoever shortens the list must say so (:meth:`cut`).
+    """
+
+    def __init__(self, ids: list[int]) -> None:
+        self._ids = ids
+        self._hash = hashlib.blake2b(digest_size=HASH_BYTES)
+        self._done = 0
+
+    def at(self, length: int) -> bytes:
+        """Digest of the first ``length`` ids."""
+        if length < self._done:
+            return prefix_digest(self._ids[:length])
+        self._hash.update(array("I", self._ids[self._done : length]).tobytes())
+        self._done = length
+        return self._hash.copy().digest()
+
+    def cut(self, length: int) -> None:
+        """The list was cut to its first ``length`` ids."""
+        if length < self._done:
+            self._hash = hashlib.blake2b(digest_size=HASH_BYTES)
+            self._done = 0
+
+
 class Writer:
     """Appends fields to a frame."""
 

@@ -23,7 +23,7 @@ from outrider.protocol.messages import (
     Opened,
     Verdict,
 )
-from outrider.protocol.packing import prefix_digest
+from outrider.protocol.packing import PrefixDigest
 
 REPLY_GAIN = 1 / 8
 
@@ -59,6 +59,7 @@ class CloudSession:
         self.secret = secret
         self.owner = owner
         self.ids: list[int] = []
+        self.digests = PrefixDigest(self.ids)
         self.window = CloudWindow(self.ids)
         self.prompt_len = 0
         self.answer = 0
@@ -145,7 +146,7 @@ class CloudSession:
 
     def agrees(self, length: int, digest: bytes) -> bool:
         """The first ``length`` committed ids are those that the edge holds."""
-        return length <= len(self.ids) and prefix_digest(self.ids[:length]) == digest
+        return length <= len(self.ids) and self.digests.at(length) == digest
 
     def draft(self, frame: Draft, now: float, max_in_flight: int) -> None:
         """Nodes or a closing frame arrive.
@@ -199,6 +200,7 @@ class CloudSession:
     def cut(self, length: int) -> None:
         """Keep the first ``length`` committed ids: a new answer may start before the old one's end."""
         del self.ids[length:]
+        self.digests.cut(length)
         self.told = min(self.told, length)
 
     def finish(self, reason: str, tokens: int, text_bytes: int | None) -> None:
@@ -211,7 +213,7 @@ class CloudSession:
             tokens=tokens,
             text_bytes=-1 if text_bytes is None else text_bytes,
             length=len(self.ids),
-            digest=prefix_digest(self.ids),
+            digest=self.digests.at(len(self.ids)),
             passes=self.passes,
         )
 

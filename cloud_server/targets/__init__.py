@@ -1,0 +1,1 @@
+"""Target models: what the engine asks of one, and the backends. Nothing is imported here."""

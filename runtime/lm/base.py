@@ -93,9 +93,19 @@ class ListedLM(CausalLM):
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     """Length of the longest common prefix of two id sequences."""
     n = min(len(a), len(b))
-    if list(a[:n]) == list(b[:n]):  # one C-level comparison for the usual case
+    head, other = a[:n], b[:n]
+    if type(head) is not type(other):
+        head, other = list(head), list(other)
+    if head == other:  # one C-level comparison for the usual case
         return n
-    return next(i for i in range(n) if a[i] != b[i])
+    low, high = 0, n  # equal before low, different somewhere before high: halve, still in C
+    while high - low > 1:
+        middle = (low + high) // 2
+        if head[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 def follow(lm: CausalLM, ids: Sequence[int], rows: int = 1) -> Rows:
