@@ -1,0 +1,114 @@
+"""Nasty worlds by the thousand: one seed, one world."""
+
+from __future__ import annotations
+
+import random
+
+from outrider.cloud_server.engine import EngineSettings
+from outrider.protocol.decoding.sampling import Sampling
+from outrider.simulator.settings import (
+    Costs,
+    DrafterKind,
+    DrafterSettings,
+    EdgeSettings,
+    Kind,
+    LinkSettings,
+    Trouble,
+    Turn,
+    WorldSettings,
+)
+
+KINDS: tuple[Kind, ...] = ("cut", "stall", "cloud_first", "replace", "replace", "restart")
+DRAFTERS: tuple[DrafterKind, ...] = ("good", "mixed", "mixed", "random", "bad")
+
+
+def nasty(seed: int, engine: EngineSettings | None = None) -> WorldSettings:
+    """A world with everything that can go wrong, drawn from its seed."""
+    rng = random.Random(seed)
+    size = rng.choice((2, 8, 16, 16))
+    edges = tuple(_edge(rng, size) for _ in range(rng.choice((1, 1, 1, 2))))
+    users = sum(len(edge.sessions) for edge in edges)
+    cap = rng.choice((0.05, 0.3, 1.0))
+    return WorldSettings(
+        seed=seed,
+        vocabulary=size,
+        target_seed=rng.randrange(1 << 20),
+        slots=rng.choice((1, users, users + 1)),
+        n_ctx=rng.choice((48, 4096, 4096)),
+        eos=frozenset({rng.randrange(size)} if size > 2 and rng.random() < 0.3 else ()),
+        edges=edges,
+        costs=Costs(
+            target_pass=rng.choice((0.002, 0.02, 0.1)),
+            target_token=rng.choice((0.0, 0.001)),
+            draft_step=rng.choice((0.0005, 0.005, 0.04)),
+            draft_prefill=rng.choice((0.0, 0.001)),
+        ),
+        engine=engine
+        or EngineSettings(
+            prefill_chunk=rng.choice((4, 256)),
+            max_chain=rng.choice((1, 3, 64)),
+            patience_floor=min(cap, 0.05),
+            patience_cap=cap,
+        ),
+        troubles=tuple(_trouble(rng, len(edges)) for _ in range(rng.choice((0, 1, 3, 6, 10)))),
+    )
+
+
+def _edge(rng: random.Random, size: int) -> EdgeSettings:
+    users = rng.choice((1, 1, 2, 3))
+    return EdgeSettings(
+        link=LinkSettings(
+            delay=rng.choice((0.0005, 0.01, 0.05, 0.2)),
+            jitter=rng.choice((0.0, 0.0, 0.02, 0.1)),
+            up=rng.choice((300.0, 3e3, 1e6)),
+            down=rng.choice((300.0, 3e3, 1e6)),
+        ),
+        drafter=_drafter(rng) if rng.random() < 0.9 else None,
+        sessions=tuple(
+            tuple(_turn(rng, size) for _ in range(rng.choice((1, 2, 3)))) for _ in range(users)
+        ),
+        starts=tuple(rng.choice((0.0, rng.random())) for _ in range(users)),
+        back_off=rng.choice((0.0, 0.05, 0.5)),
+        part_bytes=rng.choice((16, 16_384)),
+    )
+
+
+def _drafter(rng: random.Random) -> DrafterSettings:
+    frame = rng.choice((1, 2, 4, 24))
+    return DrafterSettings(
+        kind=rng.choice(DRAFTERS),
+        agreement=rng.random(),
+        floor=rng.choice((0.0, 0.0, 0.5)),
+        frame=frame,
+        window=frame * rng.choice((1, 2, 4)),
+        n_ctx=rng.choice((24, 4096, 4096)),
+        dies_after=rng.choice((None, None, None, rng.randrange(20))),
+    )
+
+
+def _turn(rng: random.Random, size: int) -> Turn:
+    temperature = rng.choice((0.0, 0.0, 1.0))
+    written = rng.random() < 0.15
+    ids = tuple(rng.randrange(size) for _ in range(rng.choice((1, 3, 12))))
+    return Turn(
+        ids=() if written else ids,
+        text=rng.choice(("hello", "a longer text to be rendered")) if written else None,
+        keep=rng.choice((1.0, 1.0, 0.5, 0.0)),
+        max_tokens=rng.choice((1, 6, 16, 32)),
+        sampling=Sampling(temperature=temperature, seed=rng.randrange(1 << 30)),
+        stops=rng.choice(((), (), (), ("A", "BC"), ("BAC", "AC"))),
+        ignore_eos=rng.random() < 0.2,
+        cancel_after=rng.choice((None, None, None, None, None, 1, 3, 10)),
+        cancel_in=rng.choice((None,) * 7 + (0.0, rng.random())),
+        afresh=rng.random() < 0.15,
+    )
+
+
+def _trouble(rng: random.Random, edges: int) -> Trouble:
+    return Trouble(
+        at=rng.random() * rng.choice((0.3, 1.0, 4.0)),
+        kind=rng.choice(KINDS),
+        edge=rng.randrange(edges),
+        notice=rng.choice((0.0, 0.1, 1.0)),
+        late=rng.choice((0.0, 0.1, 0.5, 2.0)),
+    )

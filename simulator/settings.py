@@ -1,0 +1,120 @@
+"""What a world is made of: small frozen settings. Times in seconds, rates in bytes a second."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from outrider.cloud_server.engine import EngineSettings
+from outrider.protocol.decoding.sampling import Sampling
+
+DrafterKind = Literal["good", "bad", "random", "mixed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkSettings:
+    """One direction each: ``delay`` one way, up to ``jitter`` more (order is kept), rates."""
+
+    delay: float = 0.02
+    jitter: float = 0.0
+    up: float = 1e6
+    down: float = 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """How long work takes: a pass and each token in it, a draft step, prefill of one id."""
+
+    target_pass: float = 0.02
+    target_token: float = 0.0005
+    draft_step: float = 0.005
+    draft_prefill: float = 0.0005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterSettings:
+    """A drafter that is right as often as told. ``dies_after`` works it fails for good."""
+
+    kind: DrafterKind = "good"
+    agreement: float = 0.7
+    floor: float = 0.0
+    frame: int = 4
+    window: int = 8
+    n_ctx: int = 4096
+    dies_after: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One answer that a user asks for.
+
+    It keeps ``keep`` (0 to 1) of the session's ids and goes on with ``ids``, or starts anew with
+    ``text`` that the cloud renders. ``cancel_after`` so many tokens, or ``cancel_in`` so many
+    seconds, it is cancelled and the next turn begins at once. ``afresh``: the session is closed
+    and another one opened first.
+    """
+
+    ids: tuple[int, ...] = ()
+    text: str | None = None
+    keep: float = 1.0
+    max_tokens: int = 16
+    sampling: Sampling = Sampling()  # noqa: RUF009 - frozen
+    stops: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    cancel_after: int | None = None
+    cancel_in: float | None = None
+    afresh: bool = False
+
+
+Kind = Literal["cut", "stall", "cloud_first", "replace", "restart"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """Something that goes wrong at ``at``.
+
+    ``cut``: the transport breaks; what is under way is lost. ``stall``: both directions swallow
+    everything until timeouts notice. ``cloud_first``: only the cloud sees it end, the edge later.
+    ``replace``: the edge gives up a sound connection and opens another; what is under way on the
+    old one arrives ``late`` seconds later. ``restart``: the verifier forgets everything.
+    ``notice`` is when the slower end finds out, counted from ``at``.
+    """
+
+    at: float
+    kind: Kind
+    edge: int = 0
+    notice: float = 0.5
+    late: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeSettings:
+    """One edge: its link, its drafter (None: plain cloud streaming), and its users' turns.
+
+    ``sessions[i]`` are the turns of one user, who begins ``starts[i]`` after the world did.
+    """
+
+    link: LinkSettings = LinkSettings()
+    drafter: DrafterSettings | None = DrafterSettings()
+    sessions: tuple[tuple[Turn, ...], ...] = ()
+    starts: tuple[float, ...] = ()
+    back_off: float = 0.2
+    part_bytes: int = 16_384
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldSettings:
+    """Everything. ``limit`` is the virtual time by which all answers must have ended."""
+
+    seed: int = 0
+    vocabulary: int = 16
+    target_seed: int = 1
+    slots: int = 4
+    n_ctx: int = 4096
+    eos: frozenset[int] = frozenset()
+    edges: tuple[EdgeSettings, ...] = ()
+    costs: Costs = Costs()
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    troubles: tuple[Trouble, ...] = ()
+    limit: float = 600.0
+    max_steps: int = 200_000
