@@ -1,0 +1,133 @@
+"""`outrider pull`: models from the Hugging Face hub, resumed and checked."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from outrider.runtime.hub.pull import Pulled
+
+EPILOG = """Examples:
+
+outrider pull qwen2.5-coder        the drafter and the target of a pair, Q4_K_M
+
+outrider pull Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF:Q8_0
+
+outrider pull owner/repo --file model-q4_0.gguf
+
+The hub's own settings count: HF_HOME (where the cache is), HF_TOKEN (for gated models),
+HF_ENDPOINT (a mirror), HF_HUB_OFFLINE (use what is in the cache)."""
+
+
+def pull(
+    name: Annotated[
+        str, typer.Argument(help="owner/repo, owner/repo:QUANT, or an alias for a pair.")
+    ],
+    file: Annotated[
+        str | None, typer.Option("--file", help="Exactly this file of the repository.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead of text.")
+    ] = False,
+) -> None:
+    """Get a model from the Hugging Face hub; goes on where an earlier pull stopped."""
+    from outrider.protocol.errors import SettingError
+    from outrider.runtime.hub.names import parse
+    from outrider.runtime.hub.pull import pull as pull_model
+
+    models = parse(name)
+    if file is not None and len(models) > 1:
+        raise SettingError(f"--file needs one repository; {name} stands for {len(models)}")
+    bars = _Bars()
+    with bars:
+        pulled = [pull_model(model, file, bars.report) for model in models]
+    if as_json:
+        print(json.dumps({"models": [_as_json(one) for one in pulled]}, indent=2))
+    else:
+        _print(name, pulled)
+
+
+class _Bars:
+    """A bar for each file on a terminal; nothing at all elsewhere."""
+
+    def __init__(self) -> None:
+        self._progress: Progress | None = None
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> None:
+        if not sys.stderr.isatty():
+            return
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(binary_units=True),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._progress.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def report(self, name: str, done: int, size: int) -> None:
+        """Move the file's bar."""
+        if self._progress is None:
+            return
+        if name not in self._tasks:
+            # What an earlier pull left does not count as speed.
+            self._tasks[name] = self._progress.add_task(name[-40:], total=size, completed=done)
+        self._progress.update(self._tasks[name], completed=done)
+
+
+def _as_json(pulled: Pulled) -> dict[str, Any]:
+    return {
+        "repo": pulled.model.repo,
+        "role": pulled.model.role,
+        "path": str(pulled.path),
+        "checked": pulled.checked,
+        "note": pulled.note,
+        "files": [
+            {
+                "name": file.name,
+                "bytes": file.size,
+                "sha256": file.sha256,
+                "revision": file.revision,
+            }
+            for file in pulled.files
+        ],
+    }
+
+
+def _print(name: str, pulled: list[Pulled]) -> None:
+    from outrider.runtime.lm.memory import MIB
+
+    for one in pulled:
+        role = f"{one.model.role}: " if one.model.role else ""
+        size = sum(file.size for file in one.files) / MIB
+        facts = [f"{size:,.0f} MiB"] if one.files else []
+        facts += ["checksum right"] if one.checked else []
+        print(f"{role}{one.path}" + (f"  ({', '.join(facts)})" if facts else ""))
+        if one.note:
+            print(f"  {one.note}", file=sys.stderr)
+    if len(pulled) > 1:
+        print(f"Use it: outrider cloud serve --model {name}")
+        print(f"        outrider run --draft-model {name} 'your prompt'")
