@@ -183,6 +183,7 @@ class EdgeSession:
     def forget_template(self) -> None:
         """The cloud's template differs from ours: it shall render all of the messages itself."""
         self.ids.clear()
+        self.digests.cut(0)
         self.base = self.prompt_len = 0
         self.window.restart()
 
@@ -297,6 +298,7 @@ class EdgeSession:
             raise RemoteProtocolError("an opened answer without its prompt")
         self.prompt_len = length
         self.ids[:] = message.ids[:length]
+        self.digests.cut(0)
         self.window.restart()
 
     def verdict(self, verdict: Verdict, now: float, link: LinkEstimator) -> Iterator[Event]:
