@@ -15,7 +15,6 @@ transformers = pytest.importorskip("transformers")
 from outrider.cloud_server.targets.base import Row  # noqa: E402
 from outrider.cloud_server.targets.transformers import TransformersTarget  # noqa: E402
 from outrider.protocol.decoding.sampling import Sampling  # noqa: E402
-from outrider.protocol.decoding.sampling import Sampling  # noqa: E402
 from outrider.protocol.errors import BackendError  # noqa: E402
 
 
