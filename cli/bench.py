@@ -1,0 +1,31 @@
+"""``outrider bench``: the benchmarks' own commands, imported only when one of them is asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from outrider.protocol.errors import BackendError
+
+
+class LazyBench(TyperGroup):
+    """Stands for ``outrider.benchmarks.app`` in the help and becomes it when it is used."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
+    ) -> Any:
+        return _load().make_context(info_name, args, parent, **extra)
+
+
+def _load() -> Any:
+    try:
+        from outrider.benchmarks.app import app as benchmarks
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("outrider."):
+            raise BackendError(f"this installation has no benchmarks ({error.name})") from error
+        raise BackendError(
+            f"the benchmarks need {error.name}: pip install 'outrider[all]'"
+        ) from error
+    return typer.main.get_command(benchmarks)

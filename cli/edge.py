@@ -1,0 +1,196 @@
+"""The edge as the commands use it: load the drafter, connect, stream one answer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from outrider.cli import embedded, logs
+from outrider.cli.exits import NotConnectedError, not_connected
+from outrider.edge_client.answer import Answer, Piece
+from outrider.edge_client.client import EdgeClient
+from outrider.edge_client.drafter import Drafter
+from outrider.edge_client.policy import Fixed
+from outrider.protocol.edge_session import EdgeSession, Request
+from outrider.protocol.errors import HandshakeError, LinkError, OutriderError, SettingError
+from outrider.runtime.lm.factory import load_lm
+from outrider.runtime.text.tokenizer import Tokenizer, load_tokenizer
+
+if TYPE_CHECKING:
+    import ssl
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeOptions:
+    """Where the cloud is and how to draft for it. ``draft_max`` 0: not at all."""
+
+    cloud: str
+    draft_max: int
+    api_key: str | None = None
+    api_key_file: Path | None = None
+    tls_fingerprint: str | None = None
+    tls_ca: Path | None = None
+    draft_model: Path | None = None
+    drafter_backend: str = "auto"
+    draft_p_min: float = 0.0
+    ctx_size: int = 0
+    threads: int = 1
+
+    @property
+    def pack(self) -> Path:
+        """The draft model's place; also that of the tokenizer, when nothing is drafted."""
+        return self.draft_model.expanduser() if self.draft_model else embedded.drafter()
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A loaded edge. ``mode`` says whether and how it drafts, ``drafter_name`` with what."""
+
+    tokenizer: Tokenizer
+    drafter: Drafter | None
+    drafter_name: str | None
+    mode: str
+    options: EdgeOptions
+
+
+def load_edge(options: EdgeOptions) -> Edge:
+    """Load tokenizer and drafter and say what was chosen where the user may wonder.
+
+    Raises:
+        SettingError: settings that contradict each other. BackendError: a file does not load.
+    """
+    policy_check = Fixed(options.draft_max, options.draft_p_min)
+    del policy_check  # only its complaint is wanted, before anything is loaded
+    tokenizer = load_tokenizer(options.pack)
+    for warning in tokenizer.warnings:
+        logs.warn(warning)
+    if options.draft_max == 0:
+        return Edge(tokenizer, None, None, "plain cloud streaming: drafting is off", options)
+    loaded = load_lm(
+        options.pack, options.drafter_backend, n_ctx=options.ctx_size, threads=options.threads
+    )
+    if logs.verbose() or "not installed" in loaded.note:
+        logs.note(f"drafter on {loaded.note}")
+    drafter = Drafter(loaded.lm, tokenizer.size, tokenizer.eos)
+    name = f"{loaded.path.name} ({loaded.backend})"
+    tokens = "token" if options.draft_max == 1 else "tokens"
+    mode = f"drafting with {name}, {options.draft_max} {tokens} a frame"
+    return Edge(tokenizer, drafter, name, mode, options)
+
+
+@asynccontextmanager
+async def connected(edge: Edge, *, model: str | None = None) -> AsyncIterator[EdgeClient]:
+    """A client whose handshake is done, with the target that was expected.
+
+    Raises:
+        NotConnectedError: no connection, or the two ends do not fit. SettingError: bad flags.
+    """
+    options = edge.options
+    client = EdgeClient(
+        options.cloud,
+        edge.tokenizer,
+        edge.drafter,
+        Fixed(options.draft_max, options.draft_p_min),
+        key=read_key(options),
+        context=tls_context(options),
+    )
+    try:
+        await client.__aenter__()
+    except (HandshakeError, LinkError) as error:
+        raise not_connected(error) from error
+    try:
+        served = client.welcome.model
+        if model is not None and served not in (model, Path(model).name):
+            raise NotConnectedError(
+                f"the cloud serves {served!r}, not {model!r}: leave --model out, or ask another one"
+            )
+        yield client
+    finally:
+        await client.__aexit__(None, None, None)
+
+
+def read_key(options: EdgeOptions) -> str | None:
+    """The key for the cloud, from the flag or the file. Never part of an error."""
+    if options.api_key and options.api_key_file:
+        raise SettingError("--api-key and --api-key-file contradict each other: give one")
+    if options.api_key_file is None:
+        return options.api_key
+    file = options.api_key_file.expanduser()
+    try:
+        lines = file.read_text("utf-8").splitlines()
+    except OSError as error:
+        raise SettingError(f"key file {file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise SettingError(f"key file {file}: it is not a text file") from error
+    for line in map(str.strip, lines):
+        if line and not line.startswith("#"):
+            name, colon, key = line.partition(":")
+            return key.strip() if colon else name
+    raise SettingError(f"key file {file}: there is no key in it")
+
+
+def tls_context(options: EdgeOptions) -> ssl.SSLContext | None:
+    """TLS settings where the user made any; None leaves the choice to the address."""
+    if options.tls_fingerprint is None and options.tls_ca is None:
+        return None
+    from outrider.runtime.net.tls import client_context
+
+    return client_context(options.tls_fingerprint, options.tls_ca)
+
+
+async def answer(
+    client: EdgeClient, request: Request, show: Callable[[Piece], None]
+) -> tuple[Answer, OutriderError | None]:
+    """One answer, each piece shown as it is verified. If it breaks off: what there is, and why."""
+    session = client.session()
+    parts: list[str] = []
+    started, first = monotonic(), None
+    try:
+        async for event in client.stream(session, request):
+            if isinstance(event, Answer):
+                return event, None
+            first = first if first is not None else monotonic() - started
+            parts.append(event.text)
+            show(event)
+    except OutriderError as error:
+        rest = _unshown(client.tokenizer, session, parts)
+        if rest:
+            show(Piece(rest, (), 0, ()))
+        seconds = monotonic() - started
+        return _broken_off(client, session, "".join(parts) + rest, first, seconds), error
+    raise AssertionError("a stream ends with its answer or with an error")
+
+
+def _unshown(tokenizer: Tokenizer, session: EdgeSession, parts: list[str]) -> str:
+    """Verified text that was held back for the rest of a stop string, which will never come."""
+    ids = session.ids[session.prompt_len :] if session.prompt_len else []
+    whole = b"".join(map(tokenizer.token_bytes, ids)).decode("utf-8", "ignore")
+    shown = "".join(parts)
+    return whole[len(shown) :] if whole.startswith(shown) else ""
+
+
+def _broken_off(
+    client: EdgeClient, session: EdgeSession, text: str, first: float | None, seconds: float
+) -> Answer:
+    sampling = session.request.sampling if session.request else None
+    return Answer(
+        text=text,
+        ids=tuple(session.ids[session.prompt_len :]) if session.prompt_len else (),
+        prompt_ids=tuple(session.ids[: session.prompt_len]),
+        reason="error",
+        seed=sampling.seed if sampling and sampling.temperature else None,
+        frames=session.frames_sent,
+        drafted=session.nodes_sent,
+        accepted=session.nodes_accepted,
+        bytes_up=session.bytes_up,
+        bytes_down=session.bytes_down,
+        passes=None,
+        first_token=first,
+        seconds=seconds,
+        rtt=client.machine.link.srtt,
+        degraded=None,
+    )

@@ -1,0 +1,137 @@
+"""The ``outrider`` command. :func:`main` is the only place that turns errors into exit statuses."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from outrider.cli import exits, logs
+from outrider.cli import version as versions
+from outrider.cli.bench import LazyBench
+from outrider.cli.demo import demo
+from outrider.cli.run import run
+from outrider.cli.serve import serve
+from outrider.cli.settings import Command
+from outrider.protocol.errors import OutriderError
+
+_CONTEXT = {"help_option_names": ["--help", "-h"]}
+
+# Typer brings its own copy of Click since 0.25 and uses Click before: this is the root of the
+# errors about arguments in either.
+USAGE_ERROR: type[Exception] = next(
+    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
+)
+
+app = typer.Typer(
+    name="outrider",
+    help="Speculative decoding over a link: a small drafter here, the exact text of a large target "
+    "in the cloud.",
+    epilog=exits.EPILOG,
+    context_settings=_CONTEXT,
+    pretty_exceptions_enable=False,
+)
+cloud = typer.Typer(help="The cloud's side: serve a target.", context_settings=_CONTEXT)
+bench = typer.Typer(cls=LazyBench, help="Measure speed, bytes and overheads.")
+
+for function in (demo, run, versions.version):
+    app.command(cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG)(function)
+cloud.command("serve", cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG)(serve)
+app.add_typer(cloud, name="cloud")
+app.add_typer(bench, name="bench")
+
+
+@bench.callback()
+def _bench() -> None:
+    """Measure speed, bytes and overheads."""
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        typer.echo(f"outrider {versions.collect()['outrider']}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    ctx: typer.Context,
+    version: Annotated[  # noqa: ARG001 - its callback prints it
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """A small drafter rides ahead here; the text is exactly that of a large target in the cloud."""
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help(), err=True)
+        raise typer.Exit(exits.USAGE)
+
+
+def main(args: list[str] | None = None) -> None:
+    """Run the command line and exit with a status of :mod:`outrider.cli.exits`."""
+    status = _status(sys.argv[1:] if args is None else args)
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.flush()
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        status = _pipe_closed()
+    sys.exit(status)
+
+
+def _status(args: list[str]) -> int:
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            # A terminal that cannot show a character of the text is no reason to stop.
+            stream.reconfigure(errors="replace")
+    try:
+        result = app(args, prog_name="outrider", standalone_mode=False)
+        return result if isinstance(result, int) else exits.DONE
+    except OutriderError as error:
+        _complain(str(error))
+        return exits.status_of(error)
+    except USAGE_ERROR as error:
+        return _usage(error)
+    except (KeyboardInterrupt, typer.Abort):
+        print(file=sys.stderr)
+        return exits.INTERRUPTED
+    except BrokenPipeError:
+        return _pipe_closed()
+    except Exception as error:
+        _complain(f"{type(error).__name__}: {error}")
+        if not logs.verbose():
+            print("this is a bug; --verbose shows where", file=sys.stderr)
+        return exits.FAILED
+
+
+def _complain(text: str) -> None:
+    if logs.verbose():
+        import traceback
+
+        traceback.print_exc()
+    print(f"error: {text}", file=sys.stderr)
+
+
+def _usage(error: BaseException) -> int:
+    """What was wrong with the arguments, and where the right ones are."""
+    message = getattr(error, "format_message", lambda: str(error))()
+    print(f"error: {message}", file=sys.stderr)
+    context = getattr(error, "ctx", None)
+    if context is not None:
+        print(f"see: {context.command_path} --help", file=sys.stderr)
+    return exits.USAGE
+
+
+def _pipe_closed() -> int:
+    """Whoever read the output has gone, as ``head`` does: nothing to say, nowhere to say it."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return exits.PIPE_CLOSED
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+"""``outrider run``: one answer from the cloud, drafted here, streamed as it is verified."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from outrider.cli import logs
+from outrider.cli import options as o
+from outrider.cli.settings import given_as_flag
+from outrider.protocol.errors import OutriderError, SettingError
+
+TEXT = "Prompt and text"
+
+
+def run(
+    ctx: typer.Context,
+    prompt: Annotated[
+        str | None,
+        typer.Argument(metavar="PROMPT", help="The prompt; - or nothing reads standard input."),
+    ] = None,
+    *,
+    cloud: o.Cloud = o.DEFAULT_CLOUD,
+    api_key: o.ApiKey = None,
+    api_key_file: o.ApiKeyFile = None,
+    tls_fingerprint: o.TlsFingerprint = None,
+    tls_ca: o.TlsCa = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            "-m",
+            metavar="NAME",
+            rich_help_panel=o.CONNECTION,
+            help="The target that is expected; another one is refused.",
+        ),
+    ] = None,
+    draft_model: o.DraftModel = None,
+    drafter_backend: o.DrafterBackendOption = o.DrafterBackend.AUTO,
+    draft: o.DraftOption = o.Draft.AUTO,
+    draft_max: o.DraftMax = o.DEFAULT_DRAFT_MAX,
+    draft_p_min: o.DraftPMin = 0.0,
+    ctx_size: o.DraftCtx = 0,
+    threads: o.DraftThreads = 1,
+    temp: o.Temp = 0.0,
+    top_k: o.TopK = 0,
+    top_p: o.TopP = 1.0,
+    min_p: o.MinP = 0.0,
+    repeat_penalty: o.RepeatPenalty = 1.0,
+    repeat_last_n: o.RepeatLastN = 64,
+    presence_penalty: o.PresencePenalty = 0.0,
+    frequency_penalty: o.FrequencyPenalty = 0.0,
+    logit_bias: o.LogitBias = None,
+    seed: o.Seed = None,
+    max_tokens: o.MaxTokens = 256,
+    ignore_eos: Annotated[
+        bool,
+        typer.Option("--ignore-eos", help="Go on after end tokens.", rich_help_panel=o.SAMPLING),
+    ] = False,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--stop",
+            metavar="TEXT",
+            rich_help_panel=TEXT,
+            allow_from_autoenv=False,
+            help="End before this text; may be repeated.",
+        ),
+    ] = None,
+    system: Annotated[
+        str | None,
+        typer.Option("--system", metavar="TEXT", rich_help_panel=TEXT, help="System message."),
+    ] = None,
+    raw: Annotated[
+        bool,
+        typer.Option(
+            "--raw",
+            rich_help_panel=TEXT,
+            help="Continue the prompt as it is, without the model's chat template.",
+        ),
+    ] = False,
+    json: o.Json = False,
+    verbose: o.Verbose = False,
+    config: o.Config = None,  # noqa: ARG001 - its callback reads it
+) -> None:
+    """Answer one prompt.
+
+    The drafter here guesses, the target in the cloud verifies: the text is exactly the target's.
+    Only the text goes to standard output.
+
+    Example: outrider run --cloud ws://127.0.0.1:8471 "And it came to pass" -n 64
+    """
+    logs.configure(verbose)
+    _contradictions(ctx, raw=raw, system=system, stops=stop or [])
+    from outrider.cli import prompt as prompts
+    from outrider.cli.edge import EdgeOptions, load_edge
+    from outrider.protocol.decoding.sampling import Sampling
+
+    sampling = Sampling(
+        temperature=temp,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repeat_penalty,
+        repetition_window=repeat_last_n,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        logit_bias=prompts.parse_bias(logit_bias or ()),
+        seed=prompts.fresh_seed() if seed is None else seed,
+    )
+    text = prompts.read_prompt(prompt)
+    edge = load_edge(
+        EdgeOptions(
+            cloud=cloud,
+            api_key=api_key,
+            api_key_file=api_key_file,
+            tls_fingerprint=tls_fingerprint,
+            tls_ca=tls_ca,
+            draft_model=draft_model,
+            drafter_backend=drafter_backend.value,
+            draft_max=0 if draft is o.Draft.OFF else draft_max,
+            draft_p_min=draft_p_min,
+            ctx_size=ctx_size,
+            threads=threads,
+        )
+    )
+    # The embedded pair has a template but only ever saw plain text: without --system, no chat.
+    wants_chat = edge.tokenizer.chat is not None and draft_model is not None
+    request = prompts.build_request(
+        edge.tokenizer,
+        text,
+        sampling,
+        max_tokens=max_tokens,
+        chat=not raw and (wants_chat or system is not None),
+        system=system,
+        stops=stop or (),
+        ignore_eos=ignore_eos,
+    )
+    _finish(edge, request, model, as_json=json)
+
+
+def _contradictions(ctx: typer.Context, *, raw: bool, system: str | None, stops: list[str]) -> None:
+    """Flags that cannot both be meant. The environment and the file may hold what is not used."""
+    if raw and system is not None:
+        raise SettingError("--raw and --system contradict each other: raw text has no messages")
+    if any(not stop for stop in stops):
+        raise SettingError("--stop is empty; it must be at least one character")
+    typed = given_as_flag(ctx, "draft", "draft_max", "draft_p_min", "drafter_backend", "threads")
+    if "--draft" in typed and ctx.params["draft"] is o.Draft.OFF and len(typed) > 1:
+        if typed[1:] == ["--draft-max"] and ctx.params["draft_max"] == 0:
+            return
+        raise SettingError(f"--draft off and {typed[1]} contradict each other")
+    both = given_as_flag(ctx, "api_key", "api_key_file")
+    if len(both) == 2:
+        raise SettingError("--api-key and --api-key-file contradict each other: give one")
+    pins = given_as_flag(ctx, "tls_fingerprint", "tls_ca")
+    if len(pins) == 2:
+        raise SettingError("--tls-fingerprint and --tls-ca contradict each other: give one")
+
+
+def _finish(edge: Any, request: Any, model: str | None, *, as_json: bool) -> None:
+    """Stream the answer, then its figures; an error that broke it off is raised last."""
+    import asyncio
+
+    from outrider.cli import report
+    from outrider.cli.edge import answer, connected
+
+    def show(piece: Any) -> None:
+        if not as_json and piece.text:
+            sys.stdout.write(piece.text)
+            sys.stdout.flush()
+
+    async def work() -> tuple[Any, OutriderError | None, str]:
+        async with connected(edge, model=model) as client:
+            if logs.verbose():
+                logs.note(f"{edge.mode}; target {client.welcome.model} at {client.url}")
+            result, error = await answer(client, request, show)
+            return result, error, client.welcome.model
+
+    result, error, target = asyncio.run(work())
+    if as_json:
+        said = None if error is None else str(error)
+        extra = {"drafter": edge.drafter_name, "target": target, "mode": edge.mode, "error": said}
+        report.print_json(report.figures(result) | extra)
+    elif result.text and sys.stdout.isatty() and not result.text.endswith("\n"):
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+    if (sys.stderr.isatty() or logs.verbose()) and not as_json:
+        print(report.summary(result, edge.mode), file=sys.stderr)
+    if error is not None:
+        raise error
