@@ -122,6 +122,8 @@ class EdgeEngine:
             session.stop_riding()  # said once: the cloud need not wait for us
             return None
         if count <= 0 or self._done_with.get(session.handle) == _place(session):
+            if not ahead:  # all that was guessed is committed, and no more will come from here
+                session.stop_riding()
             return None
         ids = (*session.ids, *ahead)
         chunk = self._chunk()
