@@ -103,6 +103,8 @@ install() {
     fi
     if wants_llama && ! installed llama-cpp-python >/dev/null; then
         wheel=$(PYTHON=$python sh scripts/llama-wheel.sh | tail -n 1)
+        # The status of a pipe is that of its last command: an empty answer is the failure.
+        [ -n "$wheel" ] || exit 1
         $pip -c constraints.txt "$wheel"
     fi
     $pip -c constraints.txt -e ".[$extras]"
