@@ -12,7 +12,8 @@ import ssl
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from outrider.cloud_server.engine import CloudEngine, EngineSettings, Forward
+from outrider.cloud_server.engine import CloudEngine, Forward
+from outrider.cloud_server.planner import EngineSettings
 from outrider.cloud_server.targets.base import Decided, Target
 from outrider.protocol.cloud import CloudConfig, CloudConnection, SessionTable
 from outrider.protocol.errors import BackendError, LinkError, OutriderError, SessionError

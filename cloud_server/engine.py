@@ -10,27 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from outrider.cloud_server.kv_cache import Slot, SlotTable
+from outrider.cloud_server.planner import EngineSettings, Held, Part, Planner
 from outrider.cloud_server.targets.base import Decided, Row, TargetInfo
 from outrider.protocol.cloud import SessionTable
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.errors import BackendError
 from outrider.protocol.session import CloudSession, judge
 from outrider.runtime.text.ending import Ending
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineSettings:
-    """Times in seconds, sizes in tokens.
-
-    A riding session's guesses are awaited for ``patience`` times the predicted arrival, but at
-    least ``patience_floor`` and at most ``patience_cap``, which also serves while nothing is known.
-    """
-
-    prefill_chunk: int = 256
-    max_chain: int = 64
-    patience: float = 4.0
-    patience_floor: float = 0.05
-    patience_cap: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +27,7 @@ class Item:
     slot: Slot
     begun: int
     length: int
-    chain: tuple[int, ...]
+    part: Part
     ready_at: float
 
 
@@ -74,6 +60,8 @@ class EngineStats:
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
     accepted_per_position: list[int] = field(default_factory=list)
+    own_draft_tokens: int = 0
+    own_accepted_tokens: int = 0
     failures: int = 0
 
 
@@ -91,7 +79,7 @@ class CloudEngine:
         self.table = table
         self.info = info
         self.eos = eos
-        self.settings = settings or EngineSettings()
+        self.planner = Planner(info.n_ctx, settings or EngineSettings())
         self.stats = EngineStats()
         self._token_bytes = token_bytes
         self._slots = SlotTable(info.slots)
@@ -102,67 +90,54 @@ class CloudEngine:
     def next(self, now: float) -> Work:
         """The next pass, or how long there is nothing to do."""
         self.table.expire(now)
+        self._tidy()
         active = [s for s in self.table.sessions.values() if s.active]
-        self._endings = {k: v for k, v in self._endings.items() if k in self.table.sessions}
-        rows: list[Row] = []
-        items: list[Item] = []
-        wake: list[float] = []
+        self.table.load = min(1.0, len(active) / self.info.slots)
+        parts: list[tuple[CloudSession, Slot, Part]] = []
+        held: list[tuple[CloudSession, Slot, Held]] = []
         for session in active:
             slot = self._slots.obtain(session, now)
             if slot is None:
                 continue  # more answers under way than slots: it waits for one to end
-            planned = self._plan(session, slot, now)
-            if isinstance(planned, float):
-                wake.append(planned)
+            plan = self.planner.plan(session, self._slots.cached(slot, session.ids), now)
+            if isinstance(plan, Held):
+                held.append((session, slot, plan))
             else:
-                rows.append(planned[0])
-                items.append(planned[1])
-        self.table.load = min(1.0, len(active) / self.info.slots)
-        if rows:
-            return Forward(tuple(rows), tuple(items), now)
-        detached = [s.idle_since for s in self.table.sessions.values() if s.link is None]
-        if detached:
-            wake.append(min(detached) + self.table.config.limits.detached_seconds + 0.001)
-        return Wait(min(wake, default=None))
+                parts.append((session, slot, plan))
+        if not parts:
+            return Wait(min((*(plan.until for _, _, plan in held), *self._expiry()), default=None))
+        # A pass runs anyway: guesses that waited for more of their kind come along.
+        parts += [(session, slot, plan.ready) for session, slot, plan in held if plan.ready]
+        pairs = [self._row(session, slot, part, now) for session, slot, part in parts]
+        return Forward(tuple(row for row, _ in pairs), tuple(item for _, item in pairs), now)
 
-    def _plan(self, session: CloudSession, slot: Slot, now: float) -> tuple[Row, Item] | float:
-        """The session's row of the next pass, or until when to wait for its guesses."""
-        settings, ids = self.settings, session.ids
-        cached = self._slots.cached(slot, ids)
-        behind = len(ids) - cached
-        chain: list[int] = []
-        if behind > settings.prefill_chunk:
-            end, want = cached + settings.prefill_chunk, 0
-        else:
-            room = self.info.n_ctx - len(ids) - 1  # the pass adds a token of its own
-            chain = session.window.chain(min(settings.max_chain, room))
-            deadline = self._deadline(session, now)
-            # The first token, and a text that has to be evaluated anyway, never wait.
-            if behind <= 1 and not chain and session.riding and now < deadline:
-                return deadline
-            if not chain and session.riding and now >= deadline:
-                session.riding = False  # it kept us waiting: go on alone until it sends again
-            end, want = len(ids), 1 + len(chain)
-        cut = min(cached, end - max(want - len(chain), 1))
+    def _tidy(self) -> None:
+        """Forget what belonged to sessions that are gone."""
+        alive = self.table.sessions.keys()
+        if self._endings.keys() - alive:
+            self._endings = {k: v for k, v in self._endings.items() if k in alive}
+            self.planner.forget(set(alive))
+
+    def _expiry(self) -> list[float]:
+        """When the session that has been detached longest is to be forgotten."""
+        detached = [s.idle_since for s in self.table.sessions.values() if s.link is None]
+        return (
+            [min(detached) + self.table.config.limits.detached_seconds + 0.001] if detached else []
+        )
+
+    def _row(self, session: CloudSession, slot: Slot, part: Part, now: float) -> tuple[Row, Item]:
+        cached = self._slots.cached(slot, session.ids)
         row = Row(
             slot=slot.index,
-            cut=cut,
-            ids=ids[:end] + chain,
-            want=want,
+            cut=min(cached, part.end - max(part.want - len(part.chain), 1)),
+            ids=session.ids[: part.end] + list(part.chain),
+            want=part.want,
             sampling=session.request.sampling if session.request else Sampling(),
-            prompt_len=min(session.prompt_len, end),  # a chunk may end inside the prompt
+            prompt_len=min(session.prompt_len, part.end),  # a chunk may end inside the prompt
         )
-        ready = session.frame_at if chain and session.frame_at is not None else now
-        return row, Item(session, slot, session.begun, len(ids), tuple(chain), ready)
-
-    def _deadline(self, session: CloudSession, now: float) -> float:
-        """Until when a riding session's next guesses are awaited: it answers what it was told."""
-        settings = self.settings
-        patience = settings.patience_cap
-        if session.reply_time is not None:
-            patience = max(settings.patience_floor, settings.patience * session.reply_time)
-        since = now if session.has_news else max(session.verdict_at or 0.0, session.frame_at or 0.0)
-        return since + min(patience, settings.patience_cap)
+        theirs = len(part.chain) - part.own
+        ready = session.frame_at if theirs and session.frame_at is not None else now
+        return row, Item(session, slot, session.begun, len(session.ids), part, ready)
 
     def done(self, work: Forward, result: list[Decided] | BackendError, now: float) -> None:
         """Take the pass back: commit what the target chose, unless the answer changed meanwhile."""
@@ -170,6 +145,8 @@ class CloudEngine:
         if isinstance(result, BackendError):
             self._failed(work, result)
             return
+        fed = sum(len(row.ids) - row.cut for row in work.rows)
+        self.planner.pass_time.observe(fed, now - work.started)
         for item, row, decided in zip(work.items, work.rows, result, strict=True):
             item.slot.ids = row.ids
             session = item.session
@@ -178,13 +155,14 @@ class CloudEngine:
             same = session.begun == item.begun and len(session.ids) == item.length
             if row.want and session.running and same:
                 session.passes += 1
-                self._commit(session, item.chain, decided)
+                self._commit(session, item.part, decided, now)
 
-    def _commit(self, session: CloudSession, chain: tuple[int, ...], decided: Decided) -> None:
-        tokens = judge(chain, decided.ids)
+    def _commit(self, session: CloudSession, part: Part, decided: Decided, now: float) -> None:
+        tokens = judge(part.chain, decided.ids)
         scan = self._ending(session).scan(tokens)
         session.commit(tokens[: scan.keep])
-        self._count(chain, min(len(tokens) - 1, scan.keep), scan.keep)
+        self.planner.judged(session, part, len(tokens) - 1, now)
+        self._count(part, min(len(tokens) - 1, scan.keep), scan.keep)
         reason: str | None = scan.reason
         text_bytes: int | None = scan.text_bytes
         if reason is None and len(session.ids) >= self.info.n_ctx:
@@ -218,13 +196,18 @@ class CloudEngine:
             if session.begun == item.begun and session.running:
                 session.finish(f"error: {error}", len(session.ids) - session.prompt_len, None)
 
-    def _count(self, chain: tuple[int, ...], accepted: int, kept: int) -> None:
+    def _count(self, part: Part, accepted: int, kept: int) -> None:
+        """Drafts are the edge's; what the verifier guessed itself is counted apart."""
         stats = self.stats
         stats.tokens += kept
-        if not chain:
+        theirs = len(part.chain) - part.own
+        stats.own_draft_tokens += part.own
+        stats.own_accepted_tokens += max(0, accepted - theirs)
+        if not theirs:
             return
+        accepted = min(accepted, theirs)
         stats.num_drafts += 1
-        stats.num_draft_tokens += len(chain)
+        stats.num_draft_tokens += theirs
         stats.num_accepted_tokens += accepted
         missing = accepted - len(stats.accepted_per_position)
         stats.accepted_per_position.extend([0] * max(0, missing))

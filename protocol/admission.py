@@ -33,7 +33,7 @@ def check_open(request: Open, length: int, config: CloudConfig) -> None:
             "characters in all are allowed",
             code="stops",
         )
-    for name in ("logprobs", "grammar", "objective", "collaborators"):
+    for name in ("logprobs", "grammar", "collaborators"):
         if getattr(request, name):
             raise SessionError(f"{name} is not supported by this cloud", code="unsupported")
     for token, _ in request.sampling.logit_bias:

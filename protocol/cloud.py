@@ -23,7 +23,7 @@ from outrider.protocol.codec import Codec
 from outrider.protocol.errors import RemoteProtocolError, SessionError, SettingError
 from outrider.protocol.fingerprint import SEGMENT, Vocabulary
 from outrider.protocol.outbox import Assembler, Outbox
-from outrider.protocol.session import CloudSession
+from outrider.protocol.session import CloudSession, granted
 
 HELLO_SECONDS = 10.0
 """A connection that has not said hello, or not asked for its segment, by then is closed."""
@@ -310,9 +310,10 @@ class CloudConnection:
             raise SessionError("the chat templates differ: send the messages", code="template")
         ids = request.ids or config.render(request)
         check_open(request, request.base + len(ids), config)
+        objective = granted(request.objective, config.objective)
         self._serve(session, request, now)
         known = request.base + len(request.ids)
-        self._outbox.put(session.open(request, ids, known), request.handle)
+        self._outbox.put(session.open(request, ids, known, objective), request.handle)
         if len(session.ids) >= config.n_ctx and session.running:
             # Given back when its last token had filled the context: only the end is missing.
             session.finish("length", len(session.ids) - session.prompt_len, None)

@@ -61,6 +61,7 @@ class Request:
     The session keeps its first ``base`` committed ids; the prompt goes on with ``ids``, or with
     what the cloud makes of ``messages`` or ``text``. Where ``ids`` were rendered here by the
     template (``templated``), ``messages`` is kept as well for a cloud whose template differs.
+    ``objective`` is what to optimise; the cloud may grant a cheaper one.
     """
 
     max_tokens: int
@@ -72,6 +73,7 @@ class Request:
     templated: bool = False
     stops: tuple[str, ...] = ()
     ignore_eos: bool = False
+    objective: str | None = None
 
 
 class EdgeSession:
@@ -216,6 +218,7 @@ class EdgeSession:
             max_tokens=request.max_tokens,
             stops=request.stops,
             ignore_eos=request.ignore_eos,
+            objective=request.objective,
             epoch=self.window.last_announced,
         )
 

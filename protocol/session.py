@@ -8,6 +8,7 @@ committed text this connection was told, so waiting verdicts merge by themselves
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 
@@ -24,6 +25,10 @@ from outrider.protocol.messages import (
     Verdict,
 )
 from outrider.protocol.packing import PrefixDigest
+
+Objective = Literal["latency", "balanced", "cost"]
+OBJECTIVES: tuple[Objective, ...] = ("cost", "balanced", "latency")
+"""What may be optimised, cheapest for the operator first. Of two, the cheaper is granted."""
 
 REPLY_GAIN = 1 / 8
 
@@ -49,9 +54,9 @@ class CloudSession:
 
     ``told`` is how many committed ids the edge knows on this connection. ``begun`` counts answers
     begun, so that a pass that outlives its answer can be told apart. ``reply_time`` is the smoothed
-    time from a verdict to the edge's next frame. ``queue_time`` and ``target_time`` are the engine's
-    figures of the last pass, all in seconds; ``passes`` counts those that decided something for
-    the answer.
+    time from a verdict to the edge's next frame, ``node_gap`` that between guesses of one epoch,
+    ``queue_time`` and ``target_time`` are the engine's figures of the last pass, all in seconds.
+    ``passes`` counts those that decided something for the answer.
     """
 
     def __init__(self, key: bytes, secret: bytes, owner: str) -> None:
@@ -79,6 +84,8 @@ class CloudSession:
         self.frames_told = 0
         self.verdict_at: float | None = None
         self.reply_time: float | None = None
+        self.node_gap: float | None = None
+        self.objective: Objective = "latency"
         self.queue_time = 0.0
         self.target_time = 0.0
         self.passes = 0
@@ -99,13 +106,14 @@ class CloudSession:
         self.frame_at = self.verdict_at = None
         self.farewell_told = self.riding = False
 
-    def open(self, request: Open, ids: Sequence[int], known: int) -> Opened:
+    def open(self, request: Open, ids: Sequence[int], known: int, objective: Objective) -> Opened:
         """Begin or, for the same answer again, go on. ``ids`` follow the first ``base`` committed.
 
         ``known`` is how long a prefix of the result the edge holds already. The caller has checked
-        the base and its digest (:meth:`agrees`).
+        the base and its digest (:meth:`agrees`), and granted the ``objective``.
         """
         self.window.void(request.epoch)
+        self.objective = objective
         if not self._runs(request, ids):
             self.answer, self.request = request.answer, request
             self.cut(request.base)
@@ -122,6 +130,7 @@ class CloudSession:
             prompt_len=self.prompt_len,
             start=known,
             ids=tuple(self.ids[known:]),
+            objective=objective,
         )
 
     def _runs(self, request: Open, ids: Sequence[int]) -> bool:
@@ -156,6 +165,10 @@ class CloudSession:
             SessionError: the edge assumes another text ("diverged"); its copy will win.
         """
         self.frames += 1
+        if frame.start is None and frame.tokens and self.frame_at is not None:
+            gap = (now - self.frame_at) / len(frame.tokens)
+            usual = gap if self.node_gap is None else self.node_gap
+            self.node_gap = usual + REPLY_GAIN * (gap - usual)
         self.frame_at = now
         if self.verdict_at is not None:
             reply = now - self.verdict_at
@@ -198,7 +211,7 @@ class CloudSession:
         self.window.committed_grew()
 
     def cut(self, length: int) -> None:
-        """Keep the first ``length`` committed ids: a new answer may start before the old one's end."""
+        """Keep the first ``length`` committed ids: the edge's next answer hangs from there."""
         del self.ids[length:]
         self.digests.cut(length)
         self.told = min(self.told, length)
@@ -270,3 +283,18 @@ class CloudSession:
             target=self.target_time,
             load=load,
         )
+
+
+def granted(asked: str | None, allowed: str) -> Objective:
+    """The cheaper of what the edge asks (None: ``balanced``) and what the operator allows.
+
+    Raises:
+        SessionError: no such objective.
+    """
+    names = ["balanced" if asked is None else asked, allowed]
+    for name in names:
+        if name not in OBJECTIVES:
+            raise SessionError(
+                f"objective {name!r}; it must be one of {', '.join(OBJECTIVES)}", code="objective"
+            )
+    return min((o for o in OBJECTIVES if o in names), key=OBJECTIVES.index)

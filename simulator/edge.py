@@ -135,6 +135,7 @@ class SimEdge:
             text=turn.text,
             stops=turn.stops,
             ignore_eos=turn.ignore_eos,
+            objective=turn.objective,
         )
         self.machine.open(session, request)
         conversation.number = session.answer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from outrider.cloud_server.engine import EngineSettings
+from outrider.cloud_server.planner import EngineSettings
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.simulator.settings import (
     Costs,
@@ -50,7 +50,7 @@ def nasty(seed: int, engine: EngineSettings | None = None) -> WorldSettings:
             patience_floor=min(cap, 0.05),
             patience_cap=cap,
         ),
-        troubles=tuple(_trouble(rng, len(edges)) for _ in range(rng.choice((0, 1, 3, 6, 10)))),
+        troubles=_troubles(rng, len(edges)),
     )
 
 
@@ -102,6 +102,20 @@ def _turn(rng: random.Random, size: int) -> Turn:
         cancel_in=rng.choice((None,) * 7 + (0.0, rng.random())),
         afresh=rng.random() < 0.15,
     )
+
+
+def _troubles(rng: random.Random, edges: int) -> tuple[Trouble, ...]:
+    """Trouble seldom comes alone: a connection is often replaced before it has said a word."""
+    troubles = []
+    for _ in range(rng.choice((0, 1, 3, 6, 10))):
+        trouble = _trouble(rng, edges)
+        troubles.append(trouble)
+        while rng.random() < 0.4:
+            soon = trouble.at + rng.choice((0.001, 0.02, 0.1))
+            late = rng.choice((0.1, 0.5, 2.0))
+            trouble = Trouble(at=soon, kind="replace", edge=trouble.edge, late=late)
+            troubles.append(trouble)
+    return tuple(troubles)
 
 
 def _trouble(rng: random.Random, edges: int) -> Trouble:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from outrider.cloud_server.engine import EngineSettings
+from outrider.cloud_server.planner import EngineSettings
 from outrider.protocol.decoding.sampling import Sampling
 
 DrafterKind = Literal["good", "bad", "random", "mixed"]
@@ -61,6 +61,7 @@ class Turn:
     sampling: Sampling = Sampling()  # noqa: RUF009 - frozen
     stops: tuple[str, ...] = ()
     ignore_eos: bool = False
+    objective: str | None = "cost"
     cancel_after: int | None = None
     cancel_in: float | None = None
     afresh: bool = False

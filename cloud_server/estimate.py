@@ -1,0 +1,112 @@
+"""What the verifier measures of itself and of a session: pass time, acceptance, rate, arrivals.
+
+Estimators observe; :mod:`outrider.cloud_server.scheduler` decides. Times in seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from outrider.protocol.session import CloudSession
+
+FORGETTING = 0.97
+"""Weight of the past at each new pass: the last 30 or so count."""
+
+ACCEPTANCE_PRIOR, PRIOR_WEIGHT = 0.7, 4.0
+"""Acceptance assumed of a drafter that has not been judged, and for how many guesses it counts."""
+
+OWN_PRIOR = 0.4
+"""The same for the verifier's own prompt look-up."""
+
+RATE_GAIN = 1 / 8
+
+
+class PassTime:
+    """Seconds of a pass as ``fixed + each * tokens``: least squares with forgetting."""
+
+    def __init__(self) -> None:
+        self._n = self._x = self._y = self._xx = self._xy = 0.0
+        self.fixed, self.each = 0.03, 0.0
+        self.known = False
+
+    def observe(self, tokens: int, seconds: float) -> None:
+        """A pass over so many tokens took so long."""
+        f = FORGETTING
+        self._n, self._x, self._y = f * self._n + 1, f * self._x + tokens, f * self._y + seconds
+        self._xx = f * self._xx + tokens * tokens
+        self._xy = f * self._xy + tokens * seconds
+        spread = self._n * self._xx - self._x * self._x
+        each = (self._n * self._xy - self._x * self._y) / spread if spread > 1e-9 else 0.0
+        mean_x, mean_y = self._x / self._n, self._y / self._n
+        self.each = min(max(0.0, each), mean_y / max(1.0, mean_x))
+        self.fixed = max(0.0, mean_y - self.each * mean_x)
+        self.known = True
+
+    def of(self, tokens: int) -> float:
+        """Seconds that a pass over ``tokens`` is expected to take."""
+        return self.fixed + self.each * tokens
+
+
+@dataclass(slots=True)
+class Acceptance:
+    """Share of judged guesses that were right, the recent ones counting most."""
+
+    prior: float = ACCEPTANCE_PRIOR
+    right: float = field(init=False)
+    judged: float = PRIOR_WEIGHT
+
+    def __post_init__(self) -> None:
+        self.right = self.prior * self.judged
+
+    def observe(self, accepted: int, refused: bool) -> None:
+        """A run of guesses was judged: so many right, then perhaps a wrong one."""
+        count = accepted + refused
+        keep = FORGETTING**count
+        self.right = keep * self.right + accepted
+        self.judged = keep * self.judged + count
+
+    @property
+    def alpha(self) -> float:
+        """Probability that the next guess is right, kept away from 0 and 1."""
+        return min(0.99, max(0.01, self.right / self.judged))
+
+
+@dataclass(slots=True)
+class SessionPace:
+    """What is known of one answer: its drafter, the look-up, its speed, its last commit."""
+
+    edge: Acceptance = field(default_factory=Acceptance)
+    own: Acceptance = field(default_factory=lambda: Acceptance(OWN_PRIOR))
+    rate: float | None = None
+    committed_at: float | None = None
+
+    def committed(self, tokens: int, now: float) -> None:
+        """So many tokens were committed now."""
+        if self.committed_at is not None and now > self.committed_at:
+            rate = tokens / (now - self.committed_at)
+            self.rate = rate if self.rate is None else self.rate + RATE_GAIN * (rate - self.rate)
+        self.committed_at = now
+
+
+def arrivals(session: CloudSession, now: float, limit: int) -> list[float]:
+    """Seconds from now until each of the next guesses is expected, at most ``limit`` of them.
+
+    An unbroken stream goes on at its own gap. After a contradiction the edge needs its usual time
+    to answer a verdict first. Empty: nothing is expected (not riding, or lockstep: the edge waits
+    for us).
+    """
+    if not session.riding or session.frame_at is None:
+        return []
+    gap = session.node_gap
+    if not session.window.caught_up:
+        if session.reply_time is None:
+            return []
+        since = session.verdict_at if session.verdict_at is not None else now
+        first = since + session.reply_time
+    elif gap is None:
+        return []
+    else:
+        first = session.frame_at + gap
+    if first < now:  # overdue: the longer, the later it is expected
+        first = now + (now - first)
+    return [first - now + i * (gap or 0.0) for i in range(limit)]
