@@ -84,8 +84,10 @@ class Planner:
             return Part(cached + settings.prefill_chunk, 0)
         chain, own = self._guesses(session)
         part = Part(length, 1 + len(chain) + len(own), (*chain, *own), len(own))
-        # The first token, and a text that has to be evaluated anyway, never wait.
-        if length - cached > 1 or session.passes == 0 or not session.riding:
+        # The first token, and a text that has to be evaluated anyway, never wait; nor does the
+        # last that the context takes, for which no guess can help.
+        last = length + 1 >= self._n_ctx
+        if length - cached > 1 or session.passes == 0 or not session.riding or last:
             return part
         until = self._until(session, len(part.chain), now)
         if until > now + SOON:

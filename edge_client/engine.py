@@ -156,7 +156,7 @@ class EdgeEngine:
         left = (request.max_tokens if request else 0) - session.emitted
         length = len(session.ids) + ahead
         room = min(left - 1 - ahead, self.drafter.n_ctx - length)
-        return min(room, welcome.n_ctx - length) if welcome else room
+        return min(room, welcome.n_ctx - 1 - length) if welcome else room
 
     def _chunk(self) -> int:
         if self._prefill_rate is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from outrider.cloud_server.planner import EngineSettings
 from outrider.protocol.decoding.sampling import Sampling
@@ -22,7 +23,28 @@ KINDS: tuple[Kind, ...] = ("cut", "stall", "cloud_first", "replace", "replace", 
 DRAFTERS: tuple[DrafterKind, ...] = ("good", "mixed", "mixed", "random", "bad")
 
 
-def nasty(seed: int, engine: EngineSettings | None = None) -> WorldSettings:
+OBJECTIVES = (None, "cost", "cost", "balanced", "latency")
+
+FOR_EVER = EngineSettings(patience=1e9, patience_floor=1e9, patience_cap=1e9, lookup=0)
+"""A cloud that waits for the guesses it was promised, however long that takes."""
+
+
+def patient(seed: int) -> WorldSettings:
+    """The same world, but nothing moves an answer on while its edge says that it rides."""
+    world = nasty(seed)
+    edges = tuple(
+        replace(
+            edge,
+            sessions=tuple(
+                tuple(replace(turn, objective="cost") for turn in turns) for turns in edge.sessions
+            ),
+        )
+        for edge in world.edges
+    )
+    return replace(world, edges=edges, engine=FOR_EVER)
+
+
+def nasty(seed: int) -> WorldSettings:
     """A world with everything that can go wrong, drawn from its seed."""
     rng = random.Random(seed)
     size = rng.choice((2, 8, 16, 16))
@@ -43,12 +65,12 @@ def nasty(seed: int, engine: EngineSettings | None = None) -> WorldSettings:
             draft_step=rng.choice((0.0005, 0.005, 0.04)),
             draft_prefill=rng.choice((0.0, 0.001)),
         ),
-        engine=engine
-        or EngineSettings(
+        engine=EngineSettings(
             prefill_chunk=rng.choice((4, 256)),
             max_chain=rng.choice((1, 3, 64)),
             patience_floor=min(cap, 0.05),
             patience_cap=cap,
+            lookup=rng.choice((0, 8)),
         ),
         troubles=_troubles(rng, len(edges)),
     )
@@ -98,6 +120,7 @@ def _turn(rng: random.Random, size: int) -> Turn:
         sampling=Sampling(temperature=temperature, seed=rng.randrange(1 << 30)),
         stops=rng.choice(((), (), (), ("A", "BC"), ("BAC", "AC"))),
         ignore_eos=rng.random() < 0.2,
+        objective=rng.choice(OBJECTIVES),
         cancel_after=rng.choice((None, None, None, None, None, 1, 3, 10)),
         cancel_in=rng.choice((None,) * 7 + (0.0, rng.random())),
         afresh=rng.random() < 0.15,
