@@ -1,20 +1,15 @@
-"""`outrider inspect`: what a model file or folder is, without loading it."""
+"""``outrider inspect``: what a model file or folder is, without loading it."""
 
 from __future__ import annotations
 
-import json
+import json as jsonlib
 from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 
-EPILOG = """Examples:
-
-outrider inspect models/drafter
-
-outrider inspect model-q4_k_m.gguf --ctx-size 4096 --json
-
-outrider inspect qwen2.5-coder:Q4_K_M"""
+from outrider.cli import logs
+from outrider.cli import options as o
 
 
 def inspect(
@@ -27,17 +22,24 @@ def inspect(
             "--ctx-size", "-c", min=0, help="Estimate memory for this context; 0: its own."
         ),
     ] = 0,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object instead of text.")
-    ] = False,
+    *,
+    json: o.Json = False,
+    verbose: o.Verbose = False,
+    config: o.Config = None,  # noqa: ARG001 - its callback reads it
 ) -> None:
-    """Show what a model is: family, size, quantization, tokenizer, context, memory."""
+    """Show what a model is: family, size, quantization, tokenizer, context, memory.
+
+    Nothing is loaded: all is read from the headers.
+
+    Example: outrider inspect drafter-q4_k_m.gguf --ctx-size 4096
+    """
+    logs.configure(verbose)
     from outrider.runtime.hub.describe import describe
     from outrider.runtime.hub.resolve import resolve
 
     facts = describe(resolve(model), ctx_size)
-    if as_json:
-        print(json.dumps(facts, indent=2))
+    if json:
+        print(jsonlib.dumps(facts, indent=2))
         return
     from rich.console import Console
     from rich.table import Table

@@ -13,6 +13,9 @@ from outrider.cli import exits, logs
 from outrider.cli import version as versions
 from outrider.cli.bench import LazyBench
 from outrider.cli.demo import demo
+from outrider.cli.doctor import doctor
+from outrider.cli.inspect import inspect
+from outrider.cli.pull import pull
 from outrider.cli.run import run
 from outrider.cli.serve import serve
 from outrider.cli.settings import Command
@@ -37,7 +40,7 @@ app = typer.Typer(
 cloud = typer.Typer(help="The cloud's side: serve a target.", context_settings=_CONTEXT)
 bench = typer.Typer(cls=LazyBench, help="Measure speed, bytes and overheads.")
 
-for function in (demo, run, versions.version):
+for function in (demo, run, doctor, inspect, pull, versions.version):
     app.command(cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG)(function)
 cloud.command("serve", cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG)(serve)
 app.add_typer(cloud, name="cloud")

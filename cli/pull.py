@@ -1,28 +1,20 @@
-"""`outrider pull`: models from the Hugging Face hub, resumed and checked."""
+"""``outrider pull``: models from the Hugging Face hub, resumed and checked."""
 
 from __future__ import annotations
 
-import json
+import json as jsonlib
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from outrider.cli import logs
+from outrider.cli import options as o
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from outrider.runtime.hub.pull import Pulled
-
-EPILOG = """Examples:
-
-outrider pull qwen2.5-coder        the drafter and the target of a pair, Q4_K_M
-
-outrider pull Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF:Q8_0
-
-outrider pull owner/repo --file model-q4_0.gguf
-
-The hub's own settings count: HF_HOME (where the cache is), HF_TOKEN (for gated models),
-HF_ENDPOINT (a mirror), HF_HUB_OFFLINE (use what is in the cache)."""
 
 
 def pull(
@@ -32,11 +24,20 @@ def pull(
     file: Annotated[
         str | None, typer.Option("--file", help="Exactly this file of the repository.")
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object instead of text.")
-    ] = False,
+    *,
+    json: o.Json = False,
+    verbose: o.Verbose = False,
+    config: o.Config = None,  # noqa: ARG001 - its callback reads it
 ) -> None:
-    """Get a model from the Hugging Face hub; goes on where an earlier pull stopped."""
+    """Get a model from the Hugging Face hub; goes on where an earlier pull stopped.
+
+    The hub's own settings count: HF_HOME (where the cache is), HF_TOKEN (for gated models),
+    HF_ENDPOINT (a mirror), HF_HUB_OFFLINE (use what is in the cache).
+
+    Example: outrider pull qwen2.5-coder (drafter and target of a pair, Q4_K_M), or
+    outrider pull Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF:Q8_0
+    """
+    logs.configure(verbose)
     from outrider.protocol.errors import SettingError
     from outrider.runtime.hub.names import parse
     from outrider.runtime.hub.pull import pull as pull_model
@@ -47,8 +48,8 @@ def pull(
     bars = _Bars()
     with bars:
         pulled = [pull_model(model, file, bars.report) for model in models]
-    if as_json:
-        print(json.dumps({"models": [_as_json(one) for one in pulled]}, indent=2))
+    if json:
+        print(jsonlib.dumps({"models": [_as_json(one) for one in pulled]}, indent=2))
     else:
         _print(name, pulled)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -29,6 +30,9 @@ TOLERANCE = 1.0
 target; the two best tokens move together, so real gaps are much smaller. At a temperature T the
 scores, and so the tolerance, are divided by T."""
 
+DRAFT_SECONDS = 0.1
+"""More than a step of the drafter takes beside a busy target."""
+
 REPORT = Path(__file__).parents[2] / "build" / "real" / "exactness.json"
 
 
@@ -43,13 +47,20 @@ def pair() -> tuple[Path, Path]:
 
 
 class Kept(Target):
-    """A target that outlives the services made over it."""
+    """A target that outlives the services made over it, and can be made slower.
+
+    ``pause``: seconds by which passes that judge no guesses take longer. On two cores the target
+    is about as fast as the drafter, and an edge that is always overtaken never gets to draft.
+    """
 
     def __init__(self, target: Target) -> None:
         self._target = target
         self.info = target.info
+        self.pause = 0.0
 
     def forward(self, rows: Sequence[Row]) -> list[Decided]:
+        if all(row.want < 2 for row in rows):
+            time.sleep(self.pause)
         return self._target.forward(rows)
 
     def score(self, row: Row, candidates: Sequence[int]) -> list[tuple[float, float]]:
@@ -76,7 +87,7 @@ def drafter_tokenizer(pair: tuple[Path, Path]) -> Tokenizer:
 
 
 @pytest.fixture(scope="session")
-def target(pair: tuple[Path, Path]) -> Iterator[Target]:
+def target(pair: tuple[Path, Path]) -> Iterator[Kept]:
     """The 1.5B, one thread."""
     from outrider.cloud_server.targets.llama_cpp import LlamaTarget
 
@@ -100,7 +111,7 @@ Ask = Callable[..., list[Answer]]
 
 
 @pytest.fixture(scope="session")
-def ask(target: Target, tokenizer: Tokenizer, drafter_tokenizer: Tokenizer, drafter: Any) -> Ask:
+def ask(target: Kept, tokenizer: Tokenizer, drafter_tokenizer: Tokenizer, drafter: Any) -> Ask:
     """Answers to requests, each at its draft length, by an edge over a socket of this machine."""
     from outrider.cloud_server.driver import ServiceSettings, Verifier
     from outrider.edge_client.client import EdgeClient
@@ -112,13 +123,14 @@ def ask(target: Target, tokenizer: Tokenizer, drafter_tokenizer: Tokenizer, draf
         found: list[Answer] = []
         try:
             for request, length in jobs:
-                policy = Fixed(length)
+                policy, target.pause = Fixed(length), DRAFT_SECONDS * length
                 async with EdgeClient(server.url, drafter_tokenizer, drafter, policy) as edge:
                     async for piece in edge.stream(edge.session(), request):
                         if isinstance(piece, Answer):
                             found.append(piece)
         finally:
             await verifier.stop()
+            target.pause = 0.0
         return found
 
     return lambda *jobs: asyncio.run(answers(jobs))
