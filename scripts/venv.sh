@@ -97,17 +97,19 @@ announce() {
 
 install() {
     pip="$python -m pip install"
-    if wants_torch && [ -n "${TORCH_INDEX:-}" ] && ! installed torch >/dev/null; then
-        # That index need not have the pinned versions of what torch needs: they come below.
-        $pip --index-url "$TORCH_INDEX" --no-deps -c constraints.txt torch
+    # The large ones by themselves, for their progress bars. --no-deps: what torch needs comes below,
+    # with the pinned versions, which TORCH_INDEX may not have.
+    if wants_torch && ! installed torch >/dev/null; then
+        $pip --no-deps -c constraints.txt ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} torch
     fi
     if wants_llama && ! installed llama-cpp-python >/dev/null; then
         wheel=$(PYTHON=$python sh scripts/llama-wheel.sh | tail -n 1)
         # The status of a pipe is that of its last command: an empty answer is the failure.
         [ -n "$wheel" ] || exit 1
-        $pip -c constraints.txt "$wheel"
+        $pip --no-deps -c constraints.txt "$wheel"
     fi
-    $pip -c constraints.txt -e ".[$extras]"
+    echo "Installing the rest ..."
+    $pip --quiet -c constraints.txt -e ".[$extras]"
 }
 
 check_python
