@@ -92,8 +92,7 @@ def arrivals(session: CloudSession, now: float, limit: int) -> list[float]:
     """Seconds from now until each of the next guesses is expected, at most ``limit`` of them.
 
     An unbroken stream goes on at its own gap. After a contradiction the edge needs its usual time
-    to answer a verdict first. Empty: nothing is expected (not riding, or lockstep: the edge waits
-    for us).
+    to answer a verdict first. Empty: nothing is expected (not riding, or the edge waits for us).
     """
     if not session.riding or session.frame_at is None:
         return []
@@ -103,8 +102,8 @@ def arrivals(session: CloudSession, now: float, limit: int) -> list[float]:
             return []
         since = session.verdict_at if session.verdict_at is not None else now
         first = since + session.reply_time
-    elif gap is None:
-        return []
+    elif gap is None or session.full:
+        return []  # lockstep, or its window is full: it waits for us
     else:
         first = session.frame_at + gap
     if first < now:  # overdue: the longer, the later it is expected

@@ -129,6 +129,7 @@ class EdgeEngine:
         chunk = self._chunk()
         if self.drafter.behind(ids) > chunk:
             return Prefill(session, ids, chunk, now)
+        session.ride()
         return DraftWork(
             session=session,
             answer=session.answer,
@@ -189,15 +190,31 @@ class EdgeEngine:
             known = step if self._step is None else self._step
             self._step = known + STEP_GAIN * (step - known)
         session = work.session
-        if not self.wanted(work):
+        tokens = self._still_ahead(work, guess)
+        if tokens is None:
             self.stats.dropped += len(guess.tokens)
             return
-        if guess.tokens:
-            session.guess(guess.tokens)
-        elif not session.window.ahead:
+        self.stats.dropped += len(guess.tokens) - len(tokens)
+        short = len(guess.tokens) < work.count  # an end token, or too unsure: no more at this place
+        if tokens:
+            outstanding = len(session.window.ahead) + len(tokens)
+            full = short or outstanding >= self._observe(session).window
+            session.guess(tokens, full=full)
+        elif not guess.tokens and not session.window.ahead:
             session.stop_riding()  # too unsure to guess here: the cloud goes on alone
-        if len(guess.tokens) < work.count:  # an end token, or too unsure: no more at this place
+        if short:
             self._done_with[session.handle] = _place(session)
+
+    def _still_ahead(self, work: DraftWork, guess: Guess) -> tuple[int, ...] | None:
+        """The guesses beyond where the text is by now; None if it went another way.
+
+        What was committed meanwhile may be just what was guessed: the rest is as good as before.
+        """
+        session = work.session
+        if not session.may_guess or session.answer != work.answer:
+            return None
+        now, then = (*session.ids, *session.window.ahead), (*work.ids, *guess.tokens)
+        return then[len(now) :] if then[: len(now)] == now else None
 
     def wanted(self, work: DraftWork) -> bool:
         """The work's epoch is still the session's, and nothing was guessed in it meanwhile."""

@@ -47,7 +47,19 @@ class Policy(ABC):
         """What to do now."""
 
 
-class Fixed(Policy):
+class Steady(Policy):
+    """One plan, always: lockstep, a fixed stream, or nothing at all."""
+
+    name = "steady"
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def plan(self, observed: Observed) -> Plan:  # noqa: ARG002 - it never changes
+        return self._plan
+
+
+class Fixed(Steady):
     """Lockstep with one draft length: a frame of ``length``, then wait for its verdict."""
 
     name = "fixed"
@@ -57,7 +69,4 @@ class Fixed(Policy):
             raise SettingError(f"draft length {length}; it must be 0 (off) to {MAX_DRAFT}")
         if not 0.0 <= floor <= 1.0:
             raise SettingError(f"draft-p-min {floor}; it must be 0 to 1")
-        self._plan = Plan(length, length, floor)
-
-    def plan(self, observed: Observed) -> Plan:  # noqa: ARG002 - fixed is fixed
-        return self._plan
+        super().__init__(Plan(length, length, floor))

@@ -26,9 +26,9 @@ from outrider.protocol.packing import (
 # Flags of a hot frame's first byte.
 VERDICT = 0x40
 HANDLE = 0x01
-START, MORE, TREE, ROWS = 0x02, 0x04, 0x08, 0x10  # of a draft
+START, MORE, TREE, ROWS, FULL = 0x02, 0x04, 0x08, 0x10, 0x20  # of a draft
 NODE, IDS, ACK = 0x02, 0x04, 0x08  # of a verdict
-_DRAFT_FLAGS = HANDLE | START | MORE | TREE
+_DRAFT_FLAGS = HANDLE | START | MORE | TREE | FULL
 _VERDICT_FLAGS = VERDICT | HANDLE | NODE | IDS | ACK
 
 COLD = 0x80
@@ -111,6 +111,7 @@ class Codec:
             | (START if draft.start else 0)
             | (MORE if draft.more else 0)
             | (TREE if draft.deltas else 0)
+            | (FULL if draft.full else 0)
         )
         if draft.handle:
             out.varint(draft.handle)
@@ -150,6 +151,7 @@ class Codec:
             tokens=tokens,
             deltas=deltas,
             more=bool(flags & MORE),
+            full=bool(flags & FULL),
         )
 
     def _encode_verdict(self, verdict: m.Verdict) -> bytes:

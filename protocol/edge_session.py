@@ -104,7 +104,7 @@ class EdgeSession:
         self.frames_sent = self.nodes_sent = self.nodes_accepted = 0
         self.bytes_up = self.bytes_down = 0
         self._frames_on_link = 0
-        self._closing = False
+        self._closing = self._calling = self._full = False
         self._rides = False
         self._sent_at: deque[tuple[int, float]] = deque(maxlen=128)
 
@@ -120,8 +120,15 @@ class EdgeSession:
         """There is an answer under way whose prompt is known here."""
         return self.phase is not Phase.IDLE and self.prompt_len > 0
 
-    def guess(self, tokens: Sequence[int]) -> None:
+    def ride(self) -> None:
+        """Tell the cloud, once, that guesses are being made: it need not go on alone."""
+        self._calling = not self._rides
+        self._closing = False
+
+    def guess(self, tokens: Sequence[int], *, full: bool = False) -> None:
         """Append guesses after the newest ones; they leave when the link can take them.
+
+        ``full``: no more will follow before a verdict.
 
         Raises:
             LocalProtocolError: there is no answer to guess for.
@@ -130,6 +137,7 @@ class EdgeSession:
             raise LocalProtocolError("a guess without an answer under way")
         for token in tokens:
             self.window.current.append(token)
+        self._full = full
         self._closing = False
 
     def stop_riding(self) -> None:
@@ -171,7 +179,7 @@ class EdgeSession:
     def end(self) -> None:
         """The answer is over; its verified text stays for the next one."""
         self.phase = Phase.IDLE
-        self._closing = self._rides = False
+        self._closing = self._calling = self._rides = False
         self.window.restart()
 
     def lost(self) -> None:
@@ -191,7 +199,7 @@ class EdgeSession:
 
     def unbind(self) -> None:
         """The connection is gone: nothing in flight counts."""
-        self.bound = self._rides = self._closing = False
+        self.bound = self._rides = self._closing = self._calling = False
         self._frames_on_link = 0
         self._sent_at.clear()
         self.window.void()
@@ -243,7 +251,7 @@ class EdgeSession:
         unsent = window.current.tokens[window.sent :]
         room = min(self.max_frame_nodes, self.max_in_flight - window.in_flight)
         tokens = tuple(unsent[: max(0, room)])
-        if not tokens and (unsent or not self._closing):
+        if not tokens and (unsent or not (self._closing or self._calling)):
             return None
         start = None
         if not window.announced:
@@ -255,6 +263,7 @@ class EdgeSession:
         window.sent += len(tokens)
         more = not self._closing or window.sent < len(window.current.tokens)
         self._closing = self._closing and more
+        self._calling = False
         self._rides = more
         self.frames_sent += bool(tokens)
         self.nodes_sent += len(tokens)
@@ -266,6 +275,7 @@ class EdgeSession:
             start=start,
             tokens=tokens,
             more=more,
+            full=self._full and bool(tokens) and len(tokens) == len(unsent),
         )
 
     def live(self, answer: int) -> bool:

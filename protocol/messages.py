@@ -60,6 +60,8 @@ class Draft(Message, frozen=True, kw_only=True):
     ``epoch`` is a low byte: epochs of a session are numbered without gaps in the order announced.
     ``deltas[i]`` is how far before node i its parent was sent (empty: all 1, a chain; the base
     itself counts as node -1). ``more`` false: this edge stops riding until it sends another frame.
+    ``full``: its window is full, nothing more comes before a verdict. No nodes but ``more``: guesses
+    are being made.
     """
 
     handle: int = 0
@@ -68,6 +70,7 @@ class Draft(Message, frozen=True, kw_only=True):
     tokens: tuple[int, ...] = ()
     deltas: tuple[int, ...] = ()
     more: bool = True
+    full: bool = False
 
 
 class Ack(msgspec.Struct, frozen=True, kw_only=True):

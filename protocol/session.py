@@ -71,6 +71,7 @@ class CloudSession:
         self.request: Open | None = None
         self.running = False
         self.riding = False
+        self.full = False
         self.begun = 0
         self.ended: Finished | None = None
         self.farewell_told = False
@@ -170,7 +171,7 @@ class CloudSession:
             usual = gap if self.node_gap is None else self.node_gap
             self.node_gap = usual + REPLY_GAIN * (gap - usual)
         self.frame_at = now
-        if self.verdict_at is not None:
+        if frame.tokens and self.verdict_at is not None:
             reply = now - self.verdict_at
             known = reply if self.reply_time is None else self.reply_time
             self.reply_time = known + REPLY_GAIN * (reply - known)
@@ -186,7 +187,7 @@ class CloudSession:
         guesses = self.window.guesses
         if guesses and len(guesses.tokens) > max_in_flight + len(self.ids) - guesses.base:
             raise RemoteProtocolError(f"more than {max_in_flight} guesses in flight", code="limit")
-        self.riding = frame.more
+        self.riding, self.full = frame.more, frame.full
 
     def cancel(self, answer: int) -> None:
         """The edge does not want the rest of this answer."""
