@@ -1,4 +1,4 @@
-"""``outrider demo``: a cloud and an edge as two processes, shown at work and checked on the spot."""
+"""``outrider demo``: a cloud and an edge as two processes, shown at work, checked on the spot."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def _play(plan: Plan, edge: Edge, model: str, backend: str, *, verbose: bool) ->
         options = replace(edge.options, cloud=child.ready["url"])
         answers = asyncio.run(_converse(plan, replace(edge, options=options), console))
     verdicts = _verify(plan, answers, model, backend, console)
-    _conclude(plan, edge, answers, verdicts, backend, console)
+    _conclude(plan, edge, answers, verdicts, backend=backend, console=console)
 
 
 def _introduce(console: Any, child: Any, edge: Edge) -> None:
@@ -208,6 +208,7 @@ def _conclude(
     edge: Edge,
     answers: list[Answer],
     verdicts: list[Verdict],
+    *,
     backend: str,
     console: Any,
 ) -> None:

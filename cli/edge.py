@@ -17,7 +17,7 @@ from outrider.edge_client.drafter import Drafter
 from outrider.edge_client.policy import Fixed
 from outrider.protocol.edge_session import EdgeSession, Request
 from outrider.protocol.errors import HandshakeError, LinkError, OutriderError, SettingError
-from outrider.runtime.lm.factory import load_lm
+from outrider.runtime.lm.factory import choose, load_lm
 from outrider.runtime.text.tokenizer import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
@@ -63,8 +63,9 @@ def load_edge(options: EdgeOptions) -> Edge:
     Raises:
         SettingError: settings that contradict each other. BackendError: a file does not load.
     """
-    policy_check = Fixed(options.draft_max, options.draft_p_min)
-    del policy_check  # only its complaint is wanted, before anything is loaded
+    Fixed(options.draft_max, options.draft_p_min)  # complains before anything is loaded
+    if options.draft_max:
+        choose(options.pack, options.drafter_backend)  # so does this
     tokenizer = load_tokenizer(options.pack)
     for warning in tokenizer.warnings:
         logs.warn(warning)

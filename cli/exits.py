@@ -26,6 +26,10 @@ class NotConnectedError(OutriderError):
     """The connection to the cloud was never made, or its handshake was refused."""
 
 
+class PipeClosedError(OutriderError):
+    """Whoever read standard output went away, as ``head`` does."""
+
+
 class WorkFailedError(OutriderError):
     """The command did what it could and the result is not what was asked for."""
 

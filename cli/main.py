@@ -70,7 +70,7 @@ def root(
 ) -> None:
     """A small drafter rides ahead here; the text is exactly that of a large target in the cloud."""
     if ctx.invoked_subcommand is None:
-        typer.echo(ctx.get_help(), err=True)
+        typer.echo(ctx.get_help())
         raise typer.Exit(exits.USAGE)
 
 
@@ -94,6 +94,8 @@ def _status(args: list[str]) -> int:
     try:
         result = app(args, prog_name="outrider", standalone_mode=False)
         return result if isinstance(result, int) else exits.DONE
+    except (exits.PipeClosedError, BrokenPipeError):
+        return _pipe_closed()
     except OutriderError as error:
         _complain(str(error))
         return exits.status_of(error)
@@ -102,8 +104,6 @@ def _status(args: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         print(file=sys.stderr)
         return exits.INTERRUPTED
-    except BrokenPipeError:
-        return _pipe_closed()
     except Exception as error:
         _complain(f"{type(error).__name__}: {error}")
         if not logs.verbose():

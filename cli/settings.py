@@ -21,6 +21,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from outrider.cli.exits import PipeClosedError
 from outrider.protocol.errors import SettingError
 
 PREFIX = "OUTRIDER"
@@ -70,6 +71,13 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.auto_envvar_prefix = PREFIX
         return super().parse_args(ctx, _modern(args, self))
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            # Typer has a status of its own for this, and we another.
+            raise PipeClosedError("the reader of the output is gone") from error
 
 
 def config_callback(ctx: typer.Context, value: Path | None) -> Path | None:
