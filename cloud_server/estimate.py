@@ -91,21 +91,24 @@ class SessionPace:
 def arrivals(session: CloudSession, now: float, limit: int) -> list[float]:
     """Seconds from now until each of the next guesses is expected, at most ``limit`` of them.
 
-    An unbroken stream goes on at its own gap. After a contradiction the edge needs its usual time
-    to answer a verdict first. Empty: nothing is expected (not riding, or the edge waits for us).
+    An unbroken stream goes on at its own gap, and has to catch up first if it was overtaken. After
+    a contradiction the edge needs its usual time to answer the verdict that told it so, and then
+    has to catch up with what was committed since. Empty: nothing is expected (not riding, nothing
+    known yet, or the edge waits for us).
     """
     if not session.riding or session.frame_at is None:
         return []
-    gap = session.node_gap
-    if not session.window.caught_up:
+    window, gap = session.window, session.node_gap
+    length, tip = len(session.ids), window.tip_position
+    if window.contradicted or tip is None:
         if session.reply_time is None:
             return []
-        since = session.verdict_at if session.verdict_at is not None else now
-        first = since + session.reply_time
+        told, since = next((e for e in session.told_log if e[0] > (tip or 0) + 1), (length, now))
+        first = since + session.reply_time + (length - told) * (gap or 0.0)
     elif gap is None or session.full:
         return []  # lockstep, or its window is full: it waits for us
     else:
-        first = session.frame_at + gap
+        first = session.frame_at + gap * (length - tip)
     if first < now:  # overdue: the longer, the later it is expected
         first = now + (now - first)
     return [first - now + i * (gap or 0.0) for i in range(limit)]

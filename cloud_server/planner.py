@@ -119,14 +119,10 @@ class Planner:
         cap = min(patience, since + stance.cap * pass_time)
         if live == 0 and session.objective == "cost":
             return patience
-        if live == 0 and session.objective == "balanced":
-            hopeless = bool(expected) and now + expected[0] > cap
-            return now if hopeless else cap
         delay = wait(
             live,
             expected,
             alpha=pace.edge.alpha,
-            rate=self._rate(pace),
             pass_time=pass_time,
             stance=stance,
         )

@@ -1,8 +1,16 @@
-"""When to start a pass: now, unless waiting for more guesses pays. Pure decisions on plain numbers.
+"""When to start a pass: now, unless waiting for more guesses pays. Pure, on plain numbers.
 
-The rule of ``docs/architecture.md``: with m live guesses and the j-th next expected in d_j, take
-the j that maximises E[tokens | m + j] - weight * rate * (T_pass + d_j). What the objectives change
-is the weight of time, and how long after the last verdict a session may be kept waiting.
+A run of right guesses of acceptance a has to be got through in as little time as can be. With m
+live guesses, and the j-th next expected in d_j, a pass started then lasts T and decides m + j + 1
+positions. If all guesses up to there were right, which has probability a^(m+j+1), the run needs
+1 / (1 - a^n) passes more on average, where n guesses arrive during a pass: what arrives meanwhile
+is not lost, it is judged next. So take the j that minimises
+
+    d_j + worth * T * (1 + a^(m+j+1) / (1 - a^n))
+
+``worth`` is what the objective thinks a second of the target costs against one of the user's. With
+short passes or slow drafters j = 0 wins (start eagerly); with long passes and quick drafters a few
+guesses are worth waiting for.
 """
 
 from __future__ import annotations
@@ -15,25 +23,20 @@ from outrider.protocol.session import Objective
 
 @dataclass(frozen=True, slots=True)
 class Stance:
-    """One objective in numbers. ``weight``: what a second is worth against target work.
+    """One objective in numbers. ``worth``: a second of the target, in seconds of the user.
 
-    ``cap``: longest wait since the last verdict, in passes (infinite: as long as patience).
+    ``cap``: longest wait since the last commit, in passes (infinite: as long as patience).
     """
 
-    weight: float
+    worth: float
     cap: float
 
 
 STANCES: dict[Objective, Stance] = {
     "latency": Stance(1.0, 0.3),
-    "balanced": Stance(0.5, 1.0),
-    "cost": Stance(0.1, float("inf")),
+    "balanced": Stance(2.0, 1.0),
+    "cost": Stance(10.0, float("inf")),
 }
-
-
-def expected_tokens(guesses: int, alpha: float) -> float:
-    """Tokens that a pass commits with so many guesses: (1 - a^(k+1)) / (1 - a)."""
-    return float((1 - alpha ** (guesses + 1)) / (1 - alpha))
 
 
 def wait(
@@ -41,7 +44,6 @@ def wait(
     arrivals: Sequence[float],
     *,
     alpha: float,
-    rate: float,
     pass_time: float,
     stance: Stance,
 ) -> float:
@@ -49,12 +51,17 @@ def wait(
 
     ``arrivals[j]`` is when the (j+1)-th next guess is expected, in seconds from now.
     """
-    worth = stance.weight * rate
-    best, best_wait = expected_tokens(live, alpha) - worth * pass_time, 0.0
+    if not arrivals:
+        return 0.0
+    gap = (arrivals[-1] - arrivals[0]) / max(1, len(arrivals) - 1)
+    meanwhile = pass_time / gap if gap > 0 else float(len(arrivals))
+    further = 1 / (1 - alpha ** max(1.0, meanwhile))
+    target = stance.worth * pass_time
+    best, best_wait = target * alpha ** (live + 1) * further, 0.0
     for j, delay in enumerate(arrivals, start=1):
-        value = expected_tokens(live + j, alpha) - worth * (pass_time + delay)
-        if value > best:
-            best, best_wait = value, delay
+        cost = delay + target * alpha ** (live + j + 1) * further
+        if cost < best:
+            best, best_wait = cost, delay
     return best_wait
 
 

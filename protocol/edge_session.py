@@ -142,6 +142,7 @@ class EdgeSession:
 
     def stop_riding(self) -> None:
         """Tell the cloud, once, that no guesses will come until further notice."""
+        self._calling = False
         self._closing = self._rides or self.window.sent < len(self.window.current.tokens)
 
     def withdraw(self) -> None:

@@ -224,6 +224,18 @@ class CloudWindow:
             self.guesses is not None and self.guesses.position(self.tip) == len(self.committed) - 1
         )
 
+    @property
+    def tip_position(self) -> int | None:
+        """Sequence index of the deepest guess that was right (of the base's last id: none was)."""
+        return None if self.guesses is None else self.guesses.position(self.tip)
+
+    @property
+    def contradicted(self) -> bool:
+        """The text went on otherwise than every guess below the tip."""
+        if self.guesses is None:
+            return False
+        return not self.caught_up and bool(self.guesses.children.get(self.tip))
+
     def chain(self, limit: int) -> list[int]:
         """Pending guesses to judge: from the tip down, first-sent child first, at most ``limit``."""
         tokens: list[int] = []

@@ -7,6 +7,7 @@ committed text this connection was told, so waiting verdicts merge by themselves
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Literal
 
@@ -29,6 +30,9 @@ from outrider.protocol.packing import PrefixDigest
 Objective = Literal["latency", "balanced", "cost"]
 OBJECTIVES: tuple[Objective, ...] = ("cost", "balanced", "latency")
 """What may be optimised, cheapest for the operator first. Of two, the cheaper is granted."""
+
+TOLD_LOG = 64
+"""Verdicts remembered until the edge answers them."""
 
 REPLY_GAIN = 1 / 8
 
@@ -84,6 +88,7 @@ class CloudSession:
         self.frame_at: float | None = None
         self.frames_told = 0
         self.verdict_at: float | None = None
+        self.told_log: deque[tuple[int, float]] = deque(maxlen=TOLD_LOG)
         self.reply_time: float | None = None
         self.node_gap: float | None = None
         self.objective: Objective = "latency"
@@ -171,11 +176,8 @@ class CloudSession:
             usual = gap if self.node_gap is None else self.node_gap
             self.node_gap = usual + REPLY_GAIN * (gap - usual)
         self.frame_at = now
-        if frame.tokens and self.verdict_at is not None:
-            reply = now - self.verdict_at
-            known = reply if self.reply_time is None else self.reply_time
-            self.reply_time = known + REPLY_GAIN * (reply - known)
-            self.verdict_at = None
+        if frame.tokens and frame.start is not None:
+            self._replied(frame.start.base, now)
         if frame.start is not None:
             if frame.start.answer != self.answer & 0xFF:  # its open was refused: means nothing
                 self.window.void(self.window.last_epoch)
@@ -188,6 +190,15 @@ class CloudSession:
         if guesses and len(guesses.tokens) > max_in_flight + len(self.ids) - guesses.base:
             raise RemoteProtocolError(f"more than {max_in_flight} guesses in flight", code="limit")
         self.riding, self.full = frame.more, frame.full
+
+    def _replied(self, base: int, now: float) -> None:
+        """The edge answers a verdict: the one that told it of the text up to ``base``."""
+        while self.told_log and self.told_log[0][0] < base:
+            self.told_log.popleft()
+        if self.told_log and self.told_log[0][0] == base:
+            reply = now - self.told_log[0][1]
+            usual = reply if self.reply_time is None else self.reply_time
+            self.reply_time = usual + REPLY_GAIN * (reply - usual)
 
     def cancel(self, answer: int) -> None:
         """The edge does not want the rest of this answer."""
@@ -216,6 +227,7 @@ class CloudSession:
         del self.ids[length:]
         self.digests.cut(length)
         self.told = min(self.told, length)
+        self.told_log.clear()
 
     def finish(self, reason: str, tokens: int, text_bytes: int | None) -> None:
         """The answer ends here, exactly once. ``text_bytes`` None: all of the text is kept."""
@@ -262,6 +274,7 @@ class CloudSession:
         ids = tuple(self.ids[rest : rest + MAX_VERDICT_IDS])
         self.told = rest + len(ids)
         self.verdict_at = now
+        self.told_log.append((self.told, now))
         return Verdict(
             handle=self.handle,
             answer=self.answer & 0xFF,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from outrider.cloud_server.engine import CloudEngine, Forward
-from outrider.cloud_server.targets.base import Decided
+from outrider.cloud_server.targets.base import Decided, Target
 from outrider.protocol.cloud import CloudConfig, CloudConnection, SessionTable
 from outrider.protocol.fingerprint import Vocabulary
 from outrider.protocol.messages import Limits, Open
 from outrider.simulator.agenda import Agenda, Alarm
-from outrider.simulator.lm import RememberedTarget
 from outrider.simulator.settings import WorldSettings
 from outrider.simulator.wire import Wire
 
@@ -44,7 +45,13 @@ class SimCloud:
     ``sound`` is false once the target was asked for something it cannot do: an engine bug.
     """
 
-    def __init__(self, agenda: Agenda, settings: WorldSettings) -> None:
+    def __init__(
+        self,
+        agenda: Agenda,
+        settings: WorldSettings,
+        make_target: Callable[[WorldSettings], Target],
+    ) -> None:
+        self._make_target = make_target
         self._agenda = agenda
         self._settings = settings
         self._alarm = Alarm(agenda, self.step)
@@ -54,7 +61,7 @@ class SimCloud:
     def _boot(self) -> None:
         settings = self._settings
         self._life += 1
-        self.target = RememberedTarget(settings)
+        self.target = self._make_target(settings)
         config = CloudConfig(
             vocabulary=vocabulary(settings.vocabulary),
             model="scripted",

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
-from outrider.edge_client.drafter import Drafter, Guess
+from outrider.cloud_server.targets.base import Target
+from outrider.edge_client.drafter import Guess
 from outrider.edge_client.engine import DraftWork, EdgeEngine, Idle, Prefill
-from outrider.edge_client.policy import Observed, Plan, Policy
+from outrider.edge_client.policy import Policy
+from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.edge import EdgeMachine, State
 from outrider.protocol.edge_session import EdgeSession, Request
 from outrider.protocol.errors import BackendError, HandshakeError
@@ -23,23 +26,55 @@ from outrider.protocol.events import (
 )
 from outrider.simulator.agenda import Agenda, Alarm
 from outrider.simulator.cloud import render, vocabulary
-from outrider.simulator.lm import DrafterLM, RememberedTarget
-from outrider.simulator.settings import Costs, EdgeSettings, Turn, WorldSettings
+from outrider.simulator.settings import (
+    Costs,
+    DrafterSettings,
+    EdgeSettings,
+    Turn,
+    WorldSettings,
+)
 from outrider.simulator.wire import Wire
 
 Connect = Callable[["SimEdge"], Wire]
 
 
-class Steady(Policy):
-    """One plan, always."""
+class DraftSource(Protocol):
+    """What a simulated edge needs of a drafter; :class:`Drafter` is one."""
 
-    name = "steady"
+    @property
+    def n_ctx(self) -> int:
+        """Ids that its context holds."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def behind(self, ids: Sequence[int]) -> int:
+        """How many of ``ids`` it has not evaluated."""
 
-    def plan(self, observed: Observed) -> Plan:  # noqa: ARG002 - it never changes
-        return self._plan
+    def prefill(self, ids: Sequence[int], count: int) -> None:
+        """Evaluate some more."""
+
+    def draft(
+        self,
+        ids: Sequence[int],
+        prompt_len: int,
+        sampling: Sampling,
+        count: int,
+        *,
+        never: frozenset[int] = frozenset(),
+        floor: float = 0.0,
+    ) -> Guess:
+        """Guess what follows."""
+
+
+class Models(Protocol):
+    """Where a world takes its models and policies from."""
+
+    def target(self, settings: WorldSettings) -> Target:
+        """A target for a verifier that boots."""
+
+    def drafter(self, world: WorldSettings, settings: DrafterSettings) -> DraftSource:
+        """A drafter for an edge."""
+
+    def policy(self, settings: DrafterSettings) -> Policy:
+        """How far an edge drafts ahead."""
 
 
 @dataclass(slots=True)
@@ -86,6 +121,7 @@ class SimEdge:
         settings: EdgeSettings,
         rng: random.Random,
         connect: Connect,
+        models: Models,
     ) -> None:
         self._agenda = agenda
         self._world = world
@@ -101,10 +137,9 @@ class SimEdge:
         self._alarm = Alarm(agenda, self._timeout)
         self._engine: EdgeEngine | None = None
         if settings.drafter is not None:
-            plan = Plan(settings.drafter.frame, settings.drafter.window, settings.drafter.floor)
-            lm = DrafterLM(RememberedTarget(world), settings.drafter)
-            self._drafter = Drafter(lm, world.vocabulary, world.eos)
-            self._engine = EdgeEngine(self.machine, self._drafter, Steady(plan))
+            self._drafter = models.drafter(world, settings.drafter)
+            policy = models.policy(settings.drafter)
+            self._engine = EdgeEngine(self.machine, self._drafter, policy)
         self.conversations = [
             Conversation(list(turns), self.machine.session()) for turns in settings.sessions
         ]

@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outrider.cloud_server.targets.scripted import ScriptedTarget
+from outrider.edge_client.drafter import Drafter
+from outrider.edge_client.policy import Plan, Policy, Steady
 from outrider.protocol.errors import BackendError
 from outrider.runtime.lm.base import ListedLM, Rows, check_feed
 from outrider.simulator.settings import DrafterSettings, WorldSettings
@@ -74,3 +76,20 @@ class DrafterLM(ListedLM):
         twin = DrafterLM(self._target, self._settings)
         twin._ids = list(self._ids)
         return twin
+
+
+class ScriptedModels:
+    """The models of a world that is about logic: scripts that remember their rows."""
+
+    def target(self, settings: WorldSettings) -> ScriptedTarget:
+        """A target for a verifier that boots."""
+        return RememberedTarget(settings)
+
+    def drafter(self, world: WorldSettings, settings: DrafterSettings) -> Drafter:
+        """A drafter as right as its settings say."""
+        lm = DrafterLM(RememberedTarget(world), settings)
+        return Drafter(lm, world.vocabulary, world.eos)
+
+    def policy(self, settings: DrafterSettings) -> Policy:
+        """One plan, always."""
+        return Steady(Plan(settings.frame, settings.window, settings.floor))

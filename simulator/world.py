@@ -11,7 +11,8 @@ from functools import partial
 
 from outrider.simulator.agenda import Agenda
 from outrider.simulator.cloud import SimCloud
-from outrider.simulator.edge import SimEdge
+from outrider.simulator.edge import Models, SimEdge
+from outrider.simulator.lm import ScriptedModels
 from outrider.simulator.settings import Trouble, WorldSettings
 from outrider.simulator.wire import Wire
 
@@ -22,14 +23,17 @@ SETTLE = 120.0
 class World:
     """Make it, :meth:`run` it, look at its edges' conversations."""
 
-    def __init__(self, settings: WorldSettings) -> None:
+    def __init__(self, settings: WorldSettings, models: Models | None = None) -> None:
+        models = models or ScriptedModels()
         self.settings = settings
         self.agenda = Agenda()
         self._rng = random.Random(settings.seed)
-        self.cloud = SimCloud(self.agenda, settings)
+        self.cloud = SimCloud(self.agenda, settings, models.target)
         self.edges: list[SimEdge] = []
         for edge in settings.edges:
-            self.edges.append(SimEdge(self.agenda, settings, edge, self._rng, self._connect))
+            self.edges.append(
+                SimEdge(self.agenda, settings, edge, self._rng, self._connect, models)
+            )
         for trouble in settings.troubles:
             self.agenda.at(trouble.at, partial(self._strike, trouble))
 
