@@ -119,6 +119,7 @@ class SimEdge:
         agenda: Agenda,
         world: WorldSettings,
         settings: EdgeSettings,
+        *,
         rng: random.Random,
         connect: Connect,
         models: Models,
@@ -324,6 +325,11 @@ class SimEdge:
         self.busy = False
         self._engine.done(work, result, self._agenda.now)
         self.poke()
+
+    @property
+    def failed(self) -> bool:
+        """The drafter died."""
+        return self._engine is not None and self._engine.failed is not None
 
     @property
     def idle(self) -> bool:
