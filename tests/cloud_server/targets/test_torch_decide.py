@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 from outrider.cloud_server.targets import torch_decide, torch_noise  # noqa: E402
 from outrider.cloud_server.targets.torch_decide import Position, decide  # noqa: E402
 from outrider.protocol.decoding import noise  # noqa: E402
+from outrider.protocol.decoding.processors import survivors  # noqa: E402
 from outrider.protocol.decoding.rules import choose  # noqa: E402
 from outrider.protocol.decoding.sampling import Sampling  # noqa: E402
 from outrider.protocol.errors import BackendError  # noqa: E402
@@ -104,6 +105,47 @@ def test_wide_rows(scale):
     rows[:, usable:] = 100.0
     ids = rng.integers(0, usable, 50).tolist()
     compare(rows, [Position(s, ids, 9) for s in settings], usable)
+
+
+def cut_rows(kind):
+    """Rows of 20,000: smooth, peaked, rounded, and level across the edges of the short cuts."""
+    row = np.random.default_rng(7).standard_normal(20_000).astype(np.float32)
+    if kind == "peaked":
+        return row * 6
+    if kind == "rounded":
+        return np.round(row * 6)
+    if kind == "level":  # ranks 400 to 699 are equal, and their ids are scattered
+        row = row * 6
+        order = np.argsort(-row)
+        row[order[400:700]] = row[order[550]]
+    return row
+
+
+@pytest.mark.parametrize("kind", ["smooth", "peaked", "rounded", "level"])
+@pytest.mark.parametrize(
+    "cuts",
+    [
+        {"top_k": 40},
+        {"top_k": 450},
+        {"top_k": 512},
+        {"top_k": 600},
+        {"top_k": 600, "top_p": 0.5},
+        {"top_k": 3000, "top_p": 0.9},
+        {"top_p": 0.5},
+        {"top_p": 0.999},
+        {"min_p": 0.3},
+        {"min_p": 1e-5},
+        {"top_p": 0.9, "min_p": 0.01},
+    ],
+)
+def test_the_cuts_leave_the_same_tokens(kind, cuts):
+    """Not only the same winner: every survivor, each setting by itself so that short cuts apply."""
+    row = cut_rows(kind)
+    sampling = Sampling(temperature=1.0, **cuts)
+    want = survivors(row, sampling, [], 0, row.size)[0]
+    tokens, scores = torch_decide._cut(torch.from_numpy(row)[None].double(), [sampling])
+    left = tokens[0][scores[0] > -math.inf]
+    assert sorted(left.tolist()) == want.tolist()
 
 
 def test_chunks_and_order(monkeypatch):
