@@ -32,7 +32,9 @@ class World:
         self.edges: list[SimEdge] = []
         for edge in settings.edges:
             self.edges.append(
-                SimEdge(self.agenda, settings, edge, self._rng, self._connect, models)
+                SimEdge(
+                    self.agenda, settings, edge, rng=self._rng, connect=self._connect, models=models
+                )
             )
         for trouble in settings.troubles:
             self.agenda.at(trouble.at, partial(self._strike, trouble))
