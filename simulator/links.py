@@ -153,7 +153,7 @@ class Direction:
         if not 0 <= self.loss < 1:
             raise SettingError("loss: it must be 0 to below 1")
         if self.queue < PACKET or (self.queue_seconds is not None and self.queue_seconds <= 0):
-            raise SettingError(f"queue: at least {PACKET} bytes, and above 0 seconds")
+            raise SettingError(f"queue: at least {PACKET} bytes; queue_seconds: above 0")
         if not 0 <= self.overhead < PACKET:
             raise SettingError(f"overhead: it must be 0 to below {PACKET} bytes")
 
