@@ -33,7 +33,7 @@ class Stance:
 
 
 STANCES: dict[Objective, Stance] = {
-    "latency": Stance(1.0, 0.3),
+    "latency": Stance(0.6, 0.3),
     "balanced": Stance(2.0, 1.0),
     "cost": Stance(10.0, float("inf")),
 }

@@ -27,8 +27,8 @@ class Piece:
 class Answer:
     """The whole answer and its figures. Times in seconds, sizes in bytes.
 
-    ``ids`` are the emitted tokens after ``prompt_ids``. ``bytes_up`` and ``bytes_down`` are those of
-    draft frames and verdicts, WebSocket framing included; ``prompt_bytes`` those of all else sent.
+    ``ids`` are the emitted tokens after ``prompt_ids``. ``bytes_up`` and ``bytes_down`` are those
+    of draft frames and verdicts, WebSocket framing included.
     ``passes`` of the target were spent (None: not told). ``seed`` repeats a sampled answer.
     """
 

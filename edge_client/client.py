@@ -12,18 +12,13 @@ from types import TracebackType
 from typing import Self
 
 from outrider.edge_client.answer import Answer, AnswerText, Piece
+from outrider.edge_client.courier import Courier, Persistence
 from outrider.edge_client.drafter import Drafter, Guess
 from outrider.edge_client.engine import DraftWork, EdgeEngine, Idle, Prefill
 from outrider.edge_client.policy import Policy
-from outrider.protocol.edge import EdgeMachine, State
+from outrider.protocol.edge import EdgeMachine
 from outrider.protocol.edge_session import EdgeSession, Request
-from outrider.protocol.errors import (
-    BackendError,
-    HandshakeError,
-    LinkError,
-    OutriderError,
-    SessionError,
-)
+from outrider.protocol.errors import BackendError, OutriderError, SessionError
 from outrider.protocol.events import (
     AnswerEnded,
     AnswerOpened,
@@ -34,8 +29,6 @@ from outrider.protocol.events import (
     LinkReady,
 )
 from outrider.protocol.messages import Welcome
-from outrider.runtime.net.client import connect
-from outrider.runtime.net.link import Link
 from outrider.runtime.text.fingerprint import describe
 from outrider.runtime.text.tokenizer import Tokenizer
 
@@ -44,7 +37,7 @@ _log = logging.getLogger("outrider.edge")
 
 
 class EdgeClient:
-    """A connected edge: ``async with EdgeClient(...) as edge``, then loop over ``edge.stream(...)``.
+    """A connected edge: ``async with EdgeClient(...) as edge``, then ``edge.stream(...)``.
 
     Without a drafter every answer is plain cloud streaming.
     """
@@ -58,18 +51,25 @@ class EdgeClient:
         *,
         key: str | None = None,
         context: ssl.SSLContext | None = None,
+        persistence: Persistence | None = None,
     ) -> None:
-        self.url = url
         self.tokenizer = tokenizer
         self.machine = EdgeMachine(describe(tokenizer), AGENT, os.urandom)
         self.notices: list[str] = []
+        self.courier = Courier(
+            self.machine,
+            url,
+            key=key,
+            context=context,
+            persistence=persistence or Persistence(),
+            heard=self._hear,
+            interrupted=lambda error: self._notice(f"the link was lost, connecting again: {error}"),
+            failed=self._fail,
+        )
         self._drafter = drafter
         self._engine = EdgeEngine(self.machine, drafter, policy) if drafter else None
-        self._key, self._context = key, context
-        self._link: Link | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._write_wake, self._draft_wake = asyncio.Event(), asyncio.Event()
-        self._sending = asyncio.Lock()
+        self._draft_wake = asyncio.Event()
         self._streams: dict[int, asyncio.Queue[Event | OutriderError]] = {}
         self._ready: asyncio.Future[Welcome] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="drafter")
@@ -84,15 +84,11 @@ class EdgeClient:
         Raises:
             LinkError: no connection. HandshakeError: the cloud refused (key, version, tokenizer).
         """
-        self._link = await connect(self.url, key=self._key, context=self._context)
         self._ready = asyncio.get_running_loop().create_future()
-        self.machine.connect(_now())
-        self._tasks = [
-            asyncio.create_task(self._read(self._link), name="read"),
-            asyncio.create_task(self._write(self._link), name="write"),
-        ]
+        link = await self.courier.connect()
+        self._tasks = [asyncio.create_task(self.courier.run(link), name="courier")]
         if self._engine is not None:
-            self._tasks.append(asyncio.create_task(self._draft(self._engine, self._link), name="draft"))
+            self._tasks.append(asyncio.create_task(self._draft(self._engine), name="draft"))
         try:
             await self._ready
         except BaseException:
@@ -109,13 +105,18 @@ class EdgeClient:
         await self._stop()
 
     async def _stop(self) -> None:
+        self._stale = True
+        await self.courier.flush()  # a cancel may be due
+        await self.courier.close()
         for task in self._tasks:
             task.cancel()
-        self._stale = True
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._link is not None:
-            await self._link.close()
         await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
+
+    @property
+    def url(self) -> str:
+        """Where the cloud is."""
+        return self.courier.url
 
     @property
     def welcome(self) -> Welcome:
@@ -140,9 +141,10 @@ class EdgeClient:
         """
         queue: asyncio.Queue[Event | OutriderError] = asyncio.Queue()
         self._streams[session.handle] = queue
+        self.courier.needed.set()
         started = _now()
         self.machine.open(session, request)
-        self._wake()
+        self._talk()
         eos = frozenset() if request.ignore_eos else frozenset(self.welcome.eos)
         text = AnswerText(request.stops, eos, request.max_tokens, self.tokenizer.token_bytes)
         parts: list[str] = []
@@ -172,9 +174,11 @@ class EdgeClient:
                     yield self._answer(session, event, "".join(parts), first, _now() - started)
         finally:
             del self._streams[session.handle]
+            if not self._streams:
+                self.courier.needed.clear()
             if not ended:
                 self.machine.cancel(session)
-                self._wake()
+                self._talk()
 
     def _answer(
         self,
@@ -206,63 +210,22 @@ class EdgeClient:
 
     # --- the loops --------------------------------------------------------------------------
 
-    async def _read(self, link: Link) -> None:
-        try:
-            while not self.machine.wants_close:
-                data = await link.recv()
-                self.machine.receive(data, _now())
-                self._dispatch()
-                self._wake(talk=self.machine.has_cold_messages)
-        except OutriderError as error:
-            self._lost(error)
-
-    async def _write(self, link: Link) -> None:
-        """Send what is due whenever woken, and watch the machine's deadline."""
-        try:
-            while True:
-                self._write_wake.clear()
-                await self._flush(link)
-                if self.machine.wants_close:
-                    await link.close()
-                    return
-                deadline = self.machine.next_timeout()
-                if deadline is None:
-                    await self._write_wake.wait()
-                    continue
-                try:
-                    async with asyncio.timeout(max(0.0, deadline - _now())):
-                        await self._write_wake.wait()
-                except TimeoutError:
-                    self.machine.handle_timeout(_now())
-                    self._dispatch()
-        except OutriderError as error:
-            self._lost(error)
-
-    async def _flush(self, link: Link) -> None:
-        """Pull messages while the link takes them: what to say is decided at the last moment."""
-        async with self._sending:
-            while (message := self.machine.next_message(_now())) is not None:
-                await link.send(message)
-
-    async def _draft(self, engine: EdgeEngine, link: Link) -> None:
+    async def _draft(self, engine: EdgeEngine) -> None:
         """Run the engine's work on the drafter's thread: a decode never blocks the socket."""
         loop = asyncio.get_running_loop()
-        try:
-            while True:
-                self._draft_wake.clear()
-                work = engine.next(_now())
-                await self._flush(link)  # new guesses or a closing frame, without another wake-up
-                if isinstance(work, Idle):
-                    await self._draft_wake.wait()
-                    continue
-                self._work, self._stale = (work if isinstance(work, DraftWork) else None), False
-                result = await loop.run_in_executor(self._thread, self._run, work)
-                self._work = None
-                engine.done(work, result, _now())
-                if engine.failed is not None:
-                    self._notice(f"drafting stopped, the cloud goes on alone: {engine.failed}")
-        except OutriderError as error:
-            self._lost(error)
+        while True:
+            self._draft_wake.clear()
+            work = engine.next(_now())
+            await self.courier.flush()  # new guesses or a closing frame, without a further wake-up
+            if isinstance(work, Idle):
+                await self._draft_wake.wait()
+                continue
+            self._work, self._stale = (work if isinstance(work, DraftWork) else None), False
+            result = await loop.run_in_executor(self._thread, self._run, work)
+            self._work = None
+            engine.done(work, result, _now())
+            if engine.failed is not None:
+                self._notice(f"drafting stopped, the cloud goes on alone: {engine.failed}")
 
     def _run(self, work: Prefill | DraftWork) -> Guess | BackendError | None:
         """On the drafter's thread."""
@@ -286,15 +249,13 @@ class EdgeClient:
             _log.exception("the drafter failed")
             return BackendError(f"the drafter failed: {error}")
 
-    def _wake(self, *, talk: bool = True) -> None:
-        if self._work is not None and self._engine is not None:
-            self._stale = not self._engine.wanted(self._work)
-        if talk or self._engine is None:
-            self._write_wake.set()
+    def _talk(self) -> None:
+        """The machine was told something: send it, and let the drafter look."""
+        self.courier.wake()
         self._draft_wake.set()
 
-    def _dispatch(self) -> None:
-        """Events to the streams that wait for them."""
+    def _hear(self) -> None:
+        """The machine may have events: give them to the streams that wait for them."""
         for event in self.machine.events():
             if isinstance(event, LinkReady):
                 if event.never_draft:
@@ -302,23 +263,18 @@ class EdgeClient:
                     self._notice(f"special tokens differ: these ids are never drafted: {named}")
                 if self._ready and not self._ready.done():
                     self._ready.set_result(event.welcome)
-            elif isinstance(event, LinkFailed):
-                self._broken(event.error)
-            elif not isinstance(event, AnswerOpened) and (
+            elif not isinstance(event, LinkFailed | AnswerOpened) and (
                 queue := self._streams.get(event.session.handle)
             ):
                 queue.put_nowait(event)
+        if self._work is not None and self._engine is not None:
+            self._stale = not self._engine.wanted(self._work)
+        self._draft_wake.set()
 
-    def _lost(self, error: OutriderError) -> None:
-        """The transport is gone. A goodbye that came before tells more than the loss."""
-        if self.machine.state is not State.FAILED:
-            self.machine.connection_lost(_now())
-            self._broken(error if isinstance(error, HandshakeError) else LinkError(str(error)))
-
-    def _broken(self, error: OutriderError) -> None:
+    def _fail(self, error: OutriderError) -> None:
+        """The link is not coming back: whoever waits for it is told."""
         if self._ready and not self._ready.done():
             self._ready.set_exception(error)
-            return
         for queue in self._streams.values():
             queue.put_nowait(error)
 

@@ -1,0 +1,209 @@
+"""Moves the machine's bytes over one link after another: connect, serve, reconnect, resume.
+
+The machine outlives its connections; this only says when a transport is up or lost. While nobody
+needs the link, a lost one is not made again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from outrider.protocol.edge import EdgeMachine, State
+from outrider.protocol.errors import HandshakeError, LinkError, OutriderError
+from outrider.runtime.net.client import connect
+from outrider.runtime.net.link import Link, Tuning
+
+_log = logging.getLogger("outrider.edge")
+
+PASSING = frozenset({"shutdown", "closing", "timeout"})
+"""Goodbyes after which another attempt makes sense: the verifier restarts, or was slow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Persistence:
+    """How a lost link is made again. Times in seconds.
+
+    Attempts back off from ``first`` by doubling up to ``longest``, each shortened at random by up
+    to half; after ``give_up`` the answers under way end with an error. A link on which nothing
+    comes back for ``silence`` (twice: a ping is sent, then it is waited for) counts as lost.
+    """
+
+    first: float = 0.1
+    longest: float = 5.0
+    give_up: float = 30.0
+    silence: float = 5.0
+
+
+class Courier:
+    """Owns the link of one machine.
+
+    ``heard()`` is called whenever the machine may have events; ``interrupted(error)`` when a link
+    was lost in mid answer and is being made again; ``failed(error)`` when this side has given up:
+    answers under way cannot go on.
+    """
+
+    def __init__(
+        self,
+        machine: EdgeMachine,
+        url: str,
+        *,
+        key: str | None,
+        context: ssl.SSLContext | None,
+        persistence: Persistence,
+        heard: Callable[[], None],
+        interrupted: Callable[[OutriderError], None],
+        failed: Callable[[OutriderError], None],
+    ) -> None:
+        self.machine = machine
+        self.url = url
+        self.reconnects = 0
+        self.needed = asyncio.Event()
+        self._key, self._context = key, context
+        self._persistence = persistence
+        self._heard, self._interrupted, self._failed = heard, interrupted, failed
+        self._link: Link | None = None
+        self._wake = asyncio.Event()
+        self._sending = asyncio.Lock()
+
+    async def connect(self) -> Link:
+        """A transport, and the machine told of it.
+
+        Raises:
+            LinkError, HandshakeError: as :func:`outrider.runtime.net.client.connect`.
+        """
+        silence = self._persistence.silence
+        tuning = Tuning(ping_interval=silence, ping_timeout=silence)
+        link = await connect(self.url, key=self._key, context=self._context, tuning=tuning)
+        self.machine.connect(_now())
+        self._link = link
+        return link
+
+    async def run(self, link: Link) -> None:
+        """Serve this link, then others after it, until cancelled."""
+        while True:
+            error = await self._serve(link)
+            if self._final(error) or self.machine.welcome is None:
+                self._failed(error)
+            elif self.needed.is_set():
+                self._interrupted(error)
+            await self.needed.wait()
+            try:
+                link = await self._reconnect(error)
+            except OutriderError as reason:
+                self.needed.clear()
+                self._failed(reason)
+                await self.needed.wait()  # somebody tries again
+                link = await self._patient_connect()
+            self.reconnects += 1
+
+    async def close(self) -> None:
+        """Close the socket, if one is open."""
+        if self._link is not None:
+            await self._link.close()
+
+    def wake(self) -> None:
+        """The machine may have something to send."""
+        self._wake.set()
+
+    async def flush(self) -> None:
+        """Pull messages while the link takes them: what to say is decided at the last moment."""
+        link = self._link
+        if link is None:
+            return
+        try:
+            async with self._sending:
+                while (message := self.machine.next_message(_now())) is not None:
+                    await link.send(message)
+        except OutriderError as error:
+            _log.debug("send: %s", error)  # the reader is told as well, and acts on it
+
+    # --- one link ---------------------------------------------------------------------------
+
+    async def _serve(self, link: Link) -> OutriderError:
+        """Until the link is lost or refused; why."""
+        writer = asyncio.create_task(self._write(link))
+        try:
+            return await self._read(link)
+        finally:
+            writer.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
+            self._link = None
+            link.abort()
+
+    async def _read(self, link: Link) -> OutriderError:
+        try:
+            while not self.machine.wants_close:
+                self.machine.receive(await link.recv(), _now())
+                self._heard()
+                if self.machine.has_cold_messages:
+                    self._wake.set()
+        except OutriderError as error:
+            if self.machine.state is not State.FAILED:  # a goodbye tells more than the loss
+                self.machine.connection_lost(_now())
+                self._heard()
+                return error
+        await self.flush()
+        await link.close()
+        assert self.machine.failure is not None  # FAILED always has its reason
+        return self.machine.failure
+
+    async def _write(self, link: Link) -> None:
+        """Send what is due whenever woken, and watch the machine's deadline."""
+        while True:
+            self._wake.clear()
+            await self.flush()
+            deadline = self.machine.next_timeout()
+            if deadline is None:
+                await self._wake.wait()
+                continue
+            try:
+                async with asyncio.timeout(max(0.0, deadline - _now())):
+                    await self._wake.wait()
+            except TimeoutError:
+                self.machine.handle_timeout(_now())
+                self._heard()
+                if self.machine.wants_close:
+                    link.abort()  # ends the reader
+
+    # --- the next link ----------------------------------------------------------------------
+
+    def _final(self, error: OutriderError) -> bool:
+        """Another attempt would end the same way."""
+        return isinstance(error, HandshakeError) and error.code not in PASSING
+
+    async def _reconnect(self, lost: OutriderError) -> Link:
+        """Attempts with back-off for as long as it makes sense.
+
+        Raises:
+            OutriderError: the last reason, once there is no point in going on.
+        """
+        persistence, began, pause = self._persistence, _now(), self._persistence.first
+        _log.info("link lost (%s): connecting again", lost)
+        while True:
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            try:
+                return await self.connect()
+            except LinkError as error:
+                if _now() - began > persistence.give_up:
+                    seconds = f"{persistence.give_up:g}"
+                    raise LinkError(f"{error} (tried again for {seconds} s)") from error
+            pause = min(persistence.longest, 2 * pause)
+
+    async def _patient_connect(self) -> Link:
+        """One attempt whenever somebody needs the link."""
+        while True:
+            try:
+                return await self.connect()
+            except OutriderError as error:
+                self.needed.clear()
+                self._failed(error)
+                await self.needed.wait()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
