@@ -157,3 +157,40 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
 
     return switch
+
+
+@pytest.fixture
+def write_gguf() -> Callable[..., Path]:
+    """A writer of GGUF files with a vocabulary and one tensor, for looking at only."""
+    return _write_gguf
+
+
+def _write_gguf(
+    path: Path,
+    *,
+    arch: str = "llama",
+    pre: str | None = "gpt-2",
+    eos: int | None = 3,
+    template: str | None = "{{ messages }}",
+    extra: dict[str, int | bool] | None = None,
+) -> Path:
+    gguf = pytest.importorskip("gguf")
+    numpy = pytest.importorskip("numpy")
+    writer = gguf.GGUFWriter(path, arch)
+    writer.add_context_length(64)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(["a", "b", "ab", "<|end|>"])
+    if pre is not None:
+        writer.add_tokenizer_pre(pre)
+    if eos is not None:
+        writer.add_eos_token_id(eos)
+    if template is not None:
+        writer.add_chat_template(template)
+    for key, value in (extra or {}).items():
+        (writer.add_bool if isinstance(value, bool) else writer.add_uint32)(key, value)
+    writer.add_tensor("token_embd.weight", numpy.zeros((4, 32), numpy.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path

@@ -1,0 +1,55 @@
+"""The estimate of memory, from headers alone, and the refusal with its numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from outrider.protocol.errors import BackendError
+from outrider.runtime.hub import need
+from outrider.runtime.hub.need import check_memory, estimate
+from outrider.runtime.lm.memory import MIB
+
+MODELS = Path(__file__).parents[3] / "models"
+DRAFTER = MODELS / "drafter"
+GGUF = DRAFTER / "drafter-q8_0.gguf"
+
+
+def test_the_cache_grows_with_context_type_and_sequences() -> None:
+    # 4 layers x 2 heads x (32 + 32) values x 4 bytes = 2 KiB an id.
+    assert estimate(GGUF, 1024).cache == 2 * MIB
+    assert estimate(GGUF, 1024, kv="f16").cache == MIB
+    assert estimate(GGUF, 1024, n_seq=3).cache == 6 * MIB
+
+
+def test_no_context_is_the_models_own_and_more_than_that_is_never_used() -> None:
+    assert estimate(GGUF).n_ctx == estimate(GGUF, 10**6).n_ctx == 2048
+
+
+def test_an_onnx_pack() -> None:
+    found = estimate(DRAFTER / "model.onnx", 1024)
+    assert found.weights == (DRAFTER / "model.onnx").stat().st_size
+    assert found.cache == 2 * MIB
+
+
+@pytest.mark.parametrize("file", ["drafter-q8_0.gguf", "model.onnx"])
+def test_what_does_not_fit_is_refused_with_numbers(
+    file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(need, "available", lambda: 20 * MIB)
+    with pytest.raises(BackendError, match=r"needs about 1\d\d MiB \(weights .* 20 MiB are avail"):
+        check_memory(DRAFTER / file)
+
+
+def test_a_context_that_would_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = estimate(GGUF)
+    monkeypatch.setattr(need, "available", lambda: whole.total - whole.cache + 3 * MIB)
+    with pytest.raises(BackendError, match=r"use a context of at most 1536 \(--ctx-size 1536\)"):
+        check_memory(GGUF)
+    assert check_memory(GGUF, 1024).n_ctx == 1024
+
+
+def test_unknown_memory_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(need, "available", lambda: None)
+    check_memory(DRAFTER)
