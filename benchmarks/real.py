@@ -15,10 +15,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Column, Table
 
 from outrider.benchmarks.real_parts import EDGE_CTX, PROMPTS
 from outrider.edge_client.answer import Answer
@@ -45,6 +48,50 @@ Times = NDArray[np.float64]
 
 
 def real(
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object on standard output.")
+    ] = False,
+    tokens: Annotated[
+        int, typer.Option("--max-tokens", "-n", min=8, help="Tokens an answer.")
+    ] = 48,
+    answers: Annotated[
+        int, typer.Option(min=2, help="Answers over which the edge's memory is watched.")
+    ] = ANSWERS,
+    others: Annotated[
+        bool, typer.Option(help="Run llama-cpp-python and transformers on the same files too.")
+    ] = True,
+) -> None:
+    """The real pair here: overhead of a draft step, memory of an edge, speed beside other programs.
+
+    Needs both models on this machine: outrider pull qwen2.5-coder.
+
+    Example: outrider bench real --json
+    """
+    result = measure(Console(stderr=True).print, tokens=tokens, answers=answers, others=others)
+    if json_output:
+        print(json.dumps(result))
+        return
+    console = Console()
+    console.print(
+        f"draft step: {result['draft_overhead_ms']:.2f} ms beyond the decode of "
+        f"{result['draft_decode_ms']:.1f} ms ({result['draft_overhead_ratio']:.1%})"
+    )
+    console.print(
+        f"edge process: {result['edge_rss_mib']:.0f} MiB at {result['edge_n_ctx']} tokens "
+        f"of context, {result['edge_rss_growth_mib']:+.1f} in {result['edge_answers']} answers"
+    )
+    table = Table("", Column("tok/s", justify="right"), Column("accepted", justify="right"))
+    for row in result["rows"]:
+        rate, accepted = row.get("tokens_per_second"), row.get("acceptance_rate")
+        table.add_row(
+            row["name"] + (f": {row['error']}" if "error" in row else ""),
+            "-" if rate is None else f"{rate:.1f}",
+            "-" if accepted is None else f"{accepted:.2f}",
+        )
+    console.print(table)
+
+
+def measure(
     say: Say, *, tokens: int = 48, answers: int = ANSWERS, others: bool = True
 ) -> dict[str, Any]:
     """All three measurements on the pair; the JSON object of the command.
