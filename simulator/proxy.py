@@ -21,6 +21,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from types import TracebackType
 from typing import Self
@@ -189,12 +190,15 @@ def _seconds(text: str) -> float:
 
 
 def _listen_to_lines(loop: asyncio.AbstractEventLoop, take: Callable[[str], None]) -> None:
-    """Read standard input in a thread: it may be a file or closed, which event loops refuse."""
+    """Read standard input in a thread: it may be a file, which event loops refuse."""
 
     def read() -> None:
-        for line in sys.stdin:
-            if line.strip():
-                loop.call_soon_threadsafe(take, line)
+        # It may be closed as well, or a terminal that is not ours, and the loop may have ended.
+        # Not through sys.stdin: whoever waits in that holds a lock which the exit asks for.
+        with suppress(OSError, RuntimeError), open(0, "rb", buffering=0, closefd=False) as lines:
+            for line in lines:
+                if line.strip():
+                    loop.call_soon_threadsafe(take, line.decode("utf-8", "replace"))
 
     threading.Thread(target=read, daemon=True, name="commands").start()
 
@@ -204,6 +208,7 @@ async def _serve(proxy: Proxy, find: Callable[[str], Link]) -> None:
     over = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, over.set)
+    signal.signal(signal.SIGTTIN, signal.SIG_IGN)  # in the background of a terminal: no commands
     async with proxy:
         print(proxy.port, flush=True)
         _listen_to_lines(loop, lambda line: print(obey(proxy, line, find), flush=True))

@@ -99,8 +99,10 @@ class Connection:
         try:
             await loop.sock_connect(sock, road.to)
             await loop.create_connection(lambda: self.cloud, sock=sock)
-        except OSError:
+        except BaseException as error:
             sock.close()
+            if not isinstance(error, OSError):
+                raise  # cancelled: the edge has gone
             road.counters.refused += 1
             self.abort()
             return
@@ -120,6 +122,9 @@ class Connection:
 
     def wake(self) -> None:
         """Look again at what may be read and what is due."""
+        if self.dead:
+            self.deaden()
+            return
         for way in (self.edge.sends, self.cloud.sends):
             if way is not None:
                 way.wake()

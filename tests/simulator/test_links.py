@@ -7,7 +7,7 @@ import random
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.protocol.errors import SettingError
@@ -23,9 +23,9 @@ from outrider.simulator.links import (
 )
 
 
-def pipe(seed: int = 0, start: float = 0.0, **settings: object) -> Pipe:
+def pipe(seed: int = 0, start: float = 0.0, **fields: object) -> Pipe:
     """A pipe without packet headers, unless told otherwise: bytes are what they seem."""
-    direction = Direction(**{"overhead": 0, **settings})  # type: ignore[arg-type]
+    direction = Direction(**{"overhead": 0, **fields})  # type: ignore[arg-type]
     return Pipe(direction, random.Random(seed), start)
 
 
@@ -71,6 +71,7 @@ class TestSteps:
         assert s.when(14) == 8
         assert s.when(9.5) == 4.5
 
+    @settings(max_examples=50)
     @given(s=steps.filter(lambda s: s.mean > 0), target=st.floats(0, 1e7))
     def test_when_undoes_the_sum(self, s: Steps, target: float) -> None:
         time = s.when(target)
@@ -212,6 +213,7 @@ class TestBackpressure:
         assert p.room(0.0) == 1426
         assert p.offer(1426, 0.0) == 0.0
 
+    @settings(max_examples=50)
     @given(direction=directions, sends=sends)
     def test_the_queue_keeps_its_bound(
         self, direction: Direction, sends: list[tuple[int, float]]
@@ -230,6 +232,7 @@ class TestBackpressure:
 
 
 class TestWhateverTheNumbers:
+    @settings(max_examples=50)
     @given(direction=directions, sends=sends, seed=st.integers(0, 99))
     def test_nothing_overtakes_and_nothing_comes_early(
         self, direction: Direction, sends: list[tuple[int, float]], seed: int
@@ -243,6 +246,7 @@ class TestWhateverTheNumbers:
         assert all(a <= b for a, b in pairwise(arrivals))
         assert p.bytes_in == sum(size for size, _ in sends)
 
+    @settings(max_examples=50)
     @given(direction=directions, sends=sends, seed=st.integers(0, 99))
     def test_a_seed_is_a_course(
         self, direction: Direction, sends: list[tuple[int, float]], seed: int
@@ -253,6 +257,7 @@ class TestWhateverTheNumbers:
             now += pause
             assert first.deliver_at(size, now) == second.deliver_at(size, now)
 
+    @settings(max_examples=50)
     @given(rate=st.floats(100, 1e6), burst=st.floats(0, 3000), sends=sends)
     def test_no_more_leaves_than_the_rate_and_the_burst_allow(
         self, rate: float, burst: float, sends: list[tuple[int, float]]
@@ -274,7 +279,7 @@ class TestWhateverTheNumbers:
 
 
 @pytest.mark.parametrize(
-    "settings",
+    "fields",
     [
         {"rate": 0.0},
         {"rate": -1.0},
@@ -290,14 +295,12 @@ class TestWhateverTheNumbers:
         {"overhead": PACKET},
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, object]) -> None:
-    with pytest.raises(SettingError, match=next(iter(settings))):
-        Direction(**settings)  # type: ignore[arg-type]
+def test_settings_that_make_no_sense_are_refused(fields: dict[str, object]) -> None:
+    with pytest.raises(SettingError, match=next(iter(fields))):
+        Direction(**fields)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "settings", [{"share": 1.0}, {"floor": 2}, {"standing": -1}, {"period": 0}]
-)
-def test_a_background_that_makes_no_sense_is_refused(settings: dict[str, float]) -> None:
+@pytest.mark.parametrize("fields", [{"share": 1.0}, {"floor": 2}, {"standing": -1}, {"period": 0}])
+def test_a_background_that_makes_no_sense_is_refused(fields: dict[str, float]) -> None:
     with pytest.raises(SettingError):
-        Background(**settings)
+        Background(**fields)
