@@ -45,6 +45,7 @@ class DraftWork:
     prompt_len: int
     sampling: Sampling
     count: int
+    window: int
     never: frozenset[int]
     floor: float
     started: float
@@ -115,8 +116,10 @@ class EdgeEngine:
         request = session.request
         if not session.may_guess or request is None:
             return None
-        plan = self._observe(session)
         ahead = session.window.ahead
+        ids = (*session.ids, *ahead)
+        behind = self.drafter.behind(ids)
+        plan = self._observe(session, behind)
         count = min(plan.frame, plan.window - len(ahead), self._room(session, len(ahead)))
         if plan.frame == 0 or (count <= 0 and not ahead):
             session.stop_riding()  # said once: the cloud need not wait for us
@@ -125,9 +128,8 @@ class EdgeEngine:
             if not ahead:  # all that was guessed is committed, and no more will come from here
                 session.stop_riding()
             return None
-        ids = (*session.ids, *ahead)
         chunk = self._chunk()
-        if self.drafter.behind(ids) > chunk:
+        if behind > chunk:
             return Prefill(session, ids, chunk, now)
         session.ride()
         return DraftWork(
@@ -138,15 +140,27 @@ class EdgeEngine:
             prompt_len=session.prompt_len,
             sampling=request.sampling,
             count=count,
+            window=plan.window,
             never=self.machine.never_draft,
             floor=plan.floor,
             started=now,
         )
 
-    def _observe(self, session: EdgeSession) -> Plan:
-        sent = session.nodes_sent
-        acceptance = session.nodes_accepted / sent if sent else None
-        return self.policy.plan(Observed(self.machine.link, acceptance, self._step))
+    def _observe(self, session: EdgeSession, behind: int) -> Plan:
+        request = session.request
+        return self.policy.plan(
+            Observed(
+                link=self.machine.link,
+                objective=session.objective,
+                acceptance=session.right / session.judged if session.judged else None,
+                judged=session.judged,
+                draft_step=self._step,
+                prefill_rate=self._prefill_rate,
+                behind=behind,
+                left=(request.max_tokens if request else 0) - session.emitted,
+                emitted=session.emitted,
+            )
+        )
 
     def _room(self, session: EdgeSession, ahead: int) -> int:
         """Guesses that can still matter: within both contexts and the answer's length.
@@ -198,7 +212,7 @@ class EdgeEngine:
         short = len(guess.tokens) < work.count  # an end token, or too unsure: no more at this place
         if tokens:
             outstanding = len(session.window.ahead) + len(tokens)
-            full = short or outstanding >= self._observe(session).window
+            full = short or outstanding >= work.window
             session.guess(tokens, full=full)
         elif not guess.tokens and not session.window.ahead:
             session.stop_riding()  # too unsure to guess here: the cloud goes on alone

@@ -18,11 +18,22 @@ MAX_DRAFT = 64
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What a policy may look at. Times in seconds; None is unknown and must be handled."""
+    """What a policy may look at. Times in seconds; None is unknown and must be handled.
+
+    ``acceptance`` is the share of ``judged`` recent guesses that were right. ``behind`` ids have to
+    be evaluated before the drafter can guess, at ``prefill_rate`` ids a second. The answer has
+    ``emitted`` tokens and at most ``left`` to come.
+    """
 
     link: LinkEstimator
+    objective: str
     acceptance: float | None
+    judged: float
     draft_step: float | None
+    prefill_rate: float | None
+    behind: int
+    left: int
+    emitted: int
 
 
 @dataclass(frozen=True, slots=True)

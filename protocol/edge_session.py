@@ -21,12 +21,12 @@ from outrider.protocol.errors import LocalProtocolError, RemoteProtocolError
 from outrider.protocol.events import AnswerOpened, Committed, Event
 from outrider.protocol.link import LinkEstimator
 from outrider.protocol.messages import (
+    LEAST_FRAME_NODES,
+    LEAST_IN_FLIGHT,
     Ack,
     Attach,
     Attached,
     Draft,
-    LEAST_FRAME_NODES,
-    LEAST_IN_FLIGHT,
     EpochStart,
     Finished,
     Limits,
@@ -42,6 +42,9 @@ MAX_RESTORES = 3
 MAX_FRAME_NODES = 64
 """Nodes in one frame; the cloud's limit, if lower, wins."""
 
+
+FORGETTING = 0.97
+"""Weight of the past with every guess judged: the last 30 or so count."""
 
 _SATURATED = 0xFFFF * TIME_UNIT
 
@@ -80,6 +83,8 @@ class EdgeSession:
     """State of one session. Made by :meth:`EdgeMachine.session`.
 
     ``ids`` are the committed ids, prompt included (empty until the cloud has rendered it).
+    ``right`` of ``judged`` guesses were what was committed there, recent ones counting most, those
+    that came too late to be of use included: over all answers. ``objective`` is what was granted.
     Counters of the answer under way: ``frames_sent``, ``nodes_sent``, ``nodes_accepted``, and the
     bytes of draft frames and verdicts, WebSocket framing included.
     """
@@ -102,6 +107,8 @@ class EdgeSession:
         self.max_frame_nodes = LEAST_FRAME_NODES
         self.max_in_flight = LEAST_IN_FLIGHT
         self.frames_sent = self.nodes_sent = self.nodes_accepted = 0
+        self.right = self.judged = 0.0
+        self.objective = "balanced"
         self.bytes_up = self.bytes_down = 0
         self._frames_on_link = 0
         self._closing = self._calling = self._full = False
@@ -300,6 +307,7 @@ class EdgeSession:
         if known < 0 or tuple(self.ids[start:]) != ids[:known]:
             raise RemoteProtocolError("the cloud serves another text than this edge holds")
         if isinstance(message, Opened):
+            self.objective = message.objective
             yield AnswerOpened(self, self.answer, self.prompt_len, message.cached)
         self.phase = Phase.LIVE
         if len(ids) > known:
@@ -353,6 +361,10 @@ class EdgeSession:
         alive = self.window.commit(tokens)
         matched = next((i for i, t in enumerate(tokens) if ahead[i : i + 1] != [t]), len(tokens))
         self.nodes_accepted += accepted
+        judged = matched + (not alive and len(ahead) > matched)
+        keep = FORGETTING**judged
+        self.right = keep * self.right + matched
+        self.judged = keep * self.judged + judged
         self.restores_left = MAX_RESTORES
         return Committed(
             session=self,
@@ -366,6 +378,7 @@ class EdgeSession:
 
     def _acknowledged(self, ack: Ack, now: float, link: LinkEstimator) -> None:
         """A round-trip sample from the frame that the ack names; saturated times give none."""
+        link.served(ack.queue, ack.target, ack.load)
         while self._sent_at:
             frame, sent = self._sent_at.popleft()
             if frame & 0xFF == ack.frame:

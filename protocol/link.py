@@ -1,4 +1,4 @@
-"""What the edge knows of the link: round trip, its variation, its floor, goodput both ways."""
+"""What the edge knows of the link and of what is behind it: times, rates, load."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ GOODPUT_GAIN = 1 / 4
 
 @dataclass(slots=True)
 class LinkEstimator:
-    """Round-trip and goodput estimates; times in seconds, rates in bytes a second, None unknown.
+    """Round-trip and goodput estimates, and the verifier's own times as its acks tell them.
+
+    Times in seconds, rates in bytes a second, ``load`` a share from 0 to 1; None is unknown.
 
     Filters follow RFC 6298 and, for the peer's reported delay, QUIC (RFC 9002, section 5.3): the
     service time is subtracted unless that would take the sample under the smallest round trip seen.
@@ -23,6 +25,15 @@ class LinkEstimator:
     min_rtt: float | None = None
     goodput_up: float | None = None
     goodput_down: float | None = None
+    queue: float | None = None
+    target: float | None = None
+    load: float = 0.0
+
+    def served(self, queue: float, target: float, load: float) -> None:
+        """The peer says how long a frame waited there, how long the target took, and its load."""
+        self.queue = _smooth(self.queue, queue)
+        self.target = _smooth(self.target, target)
+        self.load = load
 
     def round_trip(self, elapsed: float, service: float) -> None:
         """A frame was answered after ``elapsed`` seconds, ``service`` of them at the peer."""
@@ -42,6 +53,10 @@ class LinkEstimator:
     def downloaded(self, size: int, seconds: float, *, backlogged: bool) -> None:
         """``size`` bytes came in ``seconds``; without a backlog they can only raise the estimate."""
         self.goodput_down = _rate(self.goodput_down, size, seconds, backlogged)
+
+
+def _smooth(known: float | None, sample: float) -> float:
+    return sample if known is None else known + ALPHA * (sample - known)
 
 
 def _rate(known: float | None, size: int, seconds: float, backlogged: bool) -> float | None:

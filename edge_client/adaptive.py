@@ -1,0 +1,148 @@
+"""The policy that measures: ride ahead as far as it pays, and not at all where it does not.
+
+The unit is predicted tokens a second or, under the objective ``cost``, target passes a token. The
+model behind it (``docs/architecture.md``, "How far to ride ahead"), with a the acceptance, t the
+draft step, T the pass, R the round trip:
+
+- *cloud alone* gives 1 / T;
+- *lockstep* at length g gives E(g) / (g t + R + T), E(g) = (1 - a^(g+1)) / (1 - a);
+- *streaming* cannot be slower than the cloud alone, which goes on by itself. It gains only if the
+  edge ever gets ahead: after a contradiction it starts R late and gains T - t on every token, so
+  the first guess of use is the (R / (T - t))-th, and all before it must have been right.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from outrider.edge_client.policy import MAX_DRAFT, Observed, Plan, Policy
+
+PRIOR, PRIOR_WEIGHT = 0.7, 8.0
+"""Acceptance assumed at first, and for how many judged guesses it counts."""
+
+HOPELESS = 0.03
+"""Chance that a guess is of use, under which drafting is stopped."""
+
+RETRY = 64
+"""Tokens after which an edge that stopped tries again, for ``TRIAL`` tokens: conditions change."""
+
+TRIAL = 12
+
+GOOD_ENOUGH = 0.93
+"""Share of the best speed that ``cost`` may give up for fewer target passes."""
+
+FRAME_SHARE = 0.1
+"""A streamed frame may take this share of a pass to fill: finer ones cost packets, not time."""
+
+LONGEST = 16
+HYSTERESIS = 1.1
+"""A new draft length must be predicted to be so much better to replace the present one."""
+
+OFF = Plan(0, 0)
+
+
+@dataclass(slots=True)
+class _Costs:
+    """What is known, with unknowns filled in so that drafting is tried first."""
+
+    alpha: float
+    step: float
+    target: float
+    rtt: float
+
+    @classmethod
+    def of(cls, seen: Observed) -> _Costs:
+        right = (seen.acceptance or 0.0) * seen.judged + PRIOR * PRIOR_WEIGHT
+        alpha = min(0.98, max(0.02, right / (seen.judged + PRIOR_WEIGHT)))
+        link = seen.link
+        target = (link.target if link.target is not None else 0.03) + (link.queue or 0.0)
+        return cls(alpha, seen.draft_step or 0.0, max(1e-4, target), link.srtt or 0.0)
+
+    def tokens(self, length: int) -> float:
+        """Expected tokens of a pass with so many guesses."""
+        return float((1 - self.alpha ** (length + 1)) / (1 - self.alpha))
+
+    def lockstep(self, length: int) -> float:
+        """Predicted tokens a second in lockstep."""
+        return self.tokens(length) / (length * self.step + self.rtt + self.target)
+
+    def useful(self) -> float:
+        """Chance that a streamed guess is of use: all before the first useful one were right."""
+        gain = self.target - self.step
+        if gain <= 0:
+            return 0.0  # the cloud alone is as quick as the drafter: it never gets ahead
+        return float(self.alpha ** (1 + self.rtt / gain))
+
+
+class Adaptive(Policy):
+    """Chooses mode, frame and window anew before every frame, with memory of its last choice."""
+
+    name = "adaptive"
+
+    def __init__(self, longest: int = LONGEST, floor: float = 0.0) -> None:
+        self._longest = min(longest, MAX_DRAFT)
+        self._floor = floor
+        self._length = 4
+        self._stopped_at: int | None = None
+        self.reason = "nothing measured yet"
+
+    def plan(self, observed: Observed) -> Plan:
+        """The plan that the measurements predict to be best."""
+        costs = _Costs.of(observed)
+        if observed.emitted == 0:
+            self._stopped_at = None
+        if not self._joins_in_time(observed, costs):
+            self.reason = "the answer will have ended before the prompt is read here"
+            return OFF
+        plan = self._lockstep(costs) if observed.objective == "cost" else self._stream(costs)
+        return self._stop_or_retry(plan, observed)
+
+    def _joins_in_time(self, seen: Observed, costs: _Costs) -> bool:
+        """The drafter has read what it is behind before the answer ends; the cloud goes on."""
+        rate = seen.prefill_rate
+        if rate is None or seen.behind <= 1:
+            return True
+        catching_up = rate - 1 / costs.target
+        if catching_up <= 0:
+            return False
+        return seen.behind / catching_up < 0.8 * seen.left * costs.target
+
+    def _stream(self, costs: _Costs) -> Plan:
+        """Small frames, merged by the link when it is busy; a window that covers the trip."""
+        useful = costs.useful()
+        if useful < HOPELESS:
+            self.reason = (
+                f"{useful:.0%} of the guesses would be of use at {costs.alpha:.0%} acceptance, "
+                f"{costs.rtt * 1e3:.0f} ms round trip"
+            )
+            return OFF
+        trip = costs.rtt + 2 * costs.target
+        covers = math.ceil(trip / max(1e-4, costs.step)) + 2
+        likely = math.ceil(math.log(HOPELESS) / math.log(costs.alpha))
+        window = max(2, min(covers, likely, 2 * self._longest))
+        frame = max(1, min(8, int(FRAME_SHARE * costs.target / max(1e-6, costs.step))))
+        self.reason = f"streaming, {frame} a frame, {window} ahead"
+        return Plan(frame, max(window, frame), self._floor)
+
+    def _lockstep(self, costs: _Costs) -> Plan:
+        """The longest draft whose speed is nearly the best: the fewest passes a token."""
+        rates = {g: costs.lockstep(g) for g in range(1, self._longest + 1)}
+        best = max(rates.values())
+        chosen = max(g for g, rate in rates.items() if rate >= GOOD_ENOUGH * best)
+        if abs(chosen - self._length) > 1 or rates[self._length] * HYSTERESIS < rates[chosen]:
+            self._length += max(-2, min(2, chosen - self._length))  # a step at a time
+        self.reason = f"lockstep, {self._length} a frame"
+        return Plan(self._length, self._length, self._floor)
+
+    def _stop_or_retry(self, plan: Plan, seen: Observed) -> Plan:
+        """Once stopped, stay so for a while, then try for a few tokens whatever is predicted."""
+        if plan.frame:
+            self._stopped_at = None
+            return plan
+        if self._stopped_at is None:
+            self._stopped_at = seen.emitted
+        if (seen.emitted - self._stopped_at) % (RETRY + TRIAL) >= RETRY:
+            self.reason = f"trying again: {self.reason}"
+            return Plan(1, 4, self._floor)
+        return plan
