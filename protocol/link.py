@@ -16,8 +16,9 @@ class LinkEstimator:
 
     Times in seconds, rates in bytes a second, ``load`` a share from 0 to 1; None is unknown.
 
-    Filters follow RFC 6298 and, for the peer's reported delay, QUIC (RFC 9002, section 5.3): the
-    service time is subtracted unless that would take the sample under the smallest round trip seen.
+    Filters follow RFC 6298. As in QUIC (RFC 9002, section 5.3) the delay that the peer reports is
+    subtracted; here from the smallest round trip too, since a pass of the target is part of every
+    sample. So ``srtt`` never falls under ``min_rtt``.
     """
 
     srtt: float | None = None
