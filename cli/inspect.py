@@ -35,9 +35,14 @@ def inspect(
     """
     logs.configure(verbose)
     from outrider.runtime.hub.describe import describe
+    from outrider.runtime.hub.names import is_path, parse
     from outrider.runtime.hub.resolve import resolve
 
-    facts = describe(resolve(model), ctx_size)
+    if not is_path(model) and len(parse(model)) > 1:  # the alias of a pair
+        parts = [describe(resolve(model, role), ctx_size) for role in ("drafter", "target")]
+        facts = {"kind": "pair", "path": model, "models": parts}
+    else:
+        facts = describe(resolve(model), ctx_size)
     if json:
         print(jsonlib.dumps(facts, indent=2))
         return
@@ -68,6 +73,9 @@ def _parts(facts: dict[str, Any]) -> list[dict[str, Any]]:
 def _lines(part: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Label and value of what is known."""
     kinds = {"gguf": "GGUF file", "onnx": "ONNX file", "hugging face": "Hugging Face weights"}
+    if part["kind"] == "pair":
+        yield "what", "a pair: drafter and target"
+        return
     if part["kind"] == "folder":
         yield "what", f"folder with {len(part['models'])} model files"
         if tokenizer := part["tokenizer"]:

@@ -34,7 +34,8 @@ def serve(
             "-m",
             metavar="PATH",
             rich_help_panel=o.MODEL,
-            help="A model folder, a .gguf file or a hub id (default: the embedded target).",
+            help="A folder, a .gguf file, a hub id or the name of a pulled model "
+            "(default: the embedded target).",
         ),
     ] = None,
     target_backend: Annotated[
@@ -212,13 +213,15 @@ def load(
 ) -> tuple[Any, Tokenizer, str]:
     """(target, its tokenizer, the backend chosen) for what the user named; None is the embedded."""
     from outrider.cloud_server.targets.factory import load_target
+    from outrider.runtime.hub.resolve import resolve_target
     from outrider.runtime.text.tokenizer import load_tokenizer
 
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # progress bars are for a terminal
     if model is None:
         model = str(embedded.target(backend))
-    elif backend == "llama" and Path(model).expanduser().is_dir():
+    model = resolve_target(model)
+    if backend == "llama" and Path(model).expanduser().is_dir():
         model = str(embedded.gguf_in(Path(model).expanduser()))
     target = load_target(
         model, backend=backend, dtype=dtype, device=device, n_ctx=n_ctx, slots=slots,

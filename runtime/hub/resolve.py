@@ -7,10 +7,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from outrider.protocol.errors import BackendError
+from outrider.protocol.errors import BackendError, SettingError
 from outrider.runtime.hub import select
 from outrider.runtime.hub.fetch import repo_folder
-from outrider.runtime.hub.names import Role, Wanted, is_path, parse
+from outrider.runtime.hub.names import ALIASES, Role, Wanted, is_path, parse
 
 
 def resolve(name: str, role: Role = "drafter") -> Path:
@@ -33,6 +33,27 @@ def resolve(name: str, role: Role = "drafter") -> Path:
     if found is None:
         raise BackendError(f"{model} is not on this machine; get it first: outrider pull {name}")
     return found
+
+
+def resolve_target(name: str) -> str:
+    """The same for what a cloud serves, where a hub's name may also be left to transformers.
+
+    A path stays what it is. ``owner/repo`` without a quantization that is not here as a GGUF model
+    is given back as it came: transformers loads such folders, and gets them itself.
+
+    Raises:
+        SettingError, BackendError: as :func:`resolve`, for an alias or a quantization.
+    """
+    if is_path(name):
+        return name
+    base, quantized, _ = name.partition(":")
+    if quantized or base.lower() in ALIASES:
+        return str(resolve(name, "target"))
+    try:
+        (model,) = parse(name)
+    except SettingError:
+        return name  # the oldest models on the hub have no owner in their names
+    return str(find_local(model) or name)
 
 
 def find_local(model: Wanted) -> Path | None:
