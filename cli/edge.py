@@ -17,6 +17,7 @@ from outrider.edge_client.drafter import Drafter
 from outrider.edge_client.policy import Fixed
 from outrider.protocol.edge_session import EdgeSession, Request
 from outrider.protocol.errors import HandshakeError, LinkError, OutriderError, SettingError
+from outrider.runtime.hub.resolve import resolve
 from outrider.runtime.lm.factory import choose, load_lm
 from outrider.runtime.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -43,7 +44,7 @@ class EdgeOptions:
     @property
     def pack(self) -> Path:
         """The draft model's place; also that of the tokenizer, when nothing is drafted."""
-        return self.draft_model.expanduser() if self.draft_model else embedded.drafter()
+        return resolve(str(self.draft_model)) if self.draft_model else embedded.drafter()
 
 
 @dataclass(frozen=True, slots=True)
