@@ -33,6 +33,7 @@ class Plan:
     prompts: list[tuple[str, str]]
     sampling: Sampling
     max_tokens: int
+    objective: str | None
     as_json: bool
 
 
@@ -60,6 +61,8 @@ def demo(
     temp: o.Temp = 0.0,
     seed: o.Seed = None,
     draft_max: o.DraftMax = o.DEFAULT_DRAFT_MAX,
+    draft_p_min: o.DraftPMin = o.DEFAULT_DRAFT_P_MIN,
+    objective: o.ObjectiveOption = None,
     drafter_backend: o.DrafterBackendOption = o.DrafterBackend.AUTO,
     target_backend: Annotated[
         o.TargetBackend,
@@ -89,12 +92,19 @@ def demo(
         prompts=_prompts(prompt, domain),
         sampling=Sampling(temperature=temp, seed=fresh_seed() if seed is None else seed),
         max_tokens=max_tokens,
+        objective=objective.value if objective else None,
         as_json=json,
     )
     model = str(embedded.target(target_backend.value))
     backend = "llama" if model.endswith(".gguf") else "transformers"
     edge = load_edge(
-        EdgeOptions(cloud="", draft_max=draft_max, drafter_backend=drafter_backend.value)
+        EdgeOptions(
+            cloud="",
+            draft_max=draft_max,
+            draft_p_min=draft_p_min,
+            drafter_backend=drafter_backend.value,
+            reconnect=0.0,  # a child that is gone does not come back
+        )
     )
     with _termination():
         _play(plan, edge, model, backend, verbose=verbose)
@@ -173,7 +183,11 @@ async def _converse(plan: Plan, edge: Edge, console: Any) -> list[Answer]:
     async with connected(edge) as client:
         for domain, prompt in plan.prompts:
             request = build_request(
-                edge.tokenizer, prompt, plan.sampling, max_tokens=plan.max_tokens
+                edge.tokenizer,
+                prompt,
+                plan.sampling,
+                max_tokens=plan.max_tokens,
+                objective=plan.objective,
             )
             console.print(f"\n{domain}", style="bold underline")
             console.print(prompt, style=PROMPT, end="", soft_wrap=True, markup=False)

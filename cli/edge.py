@@ -13,6 +13,7 @@ from outrider.cli import embedded, logs
 from outrider.cli.exits import NotConnectedError, not_connected
 from outrider.edge_client.answer import Answer, Piece
 from outrider.edge_client.client import EdgeClient
+from outrider.edge_client.courier import Persistence
 from outrider.edge_client.drafter import Drafter
 from outrider.edge_client.policy import Fixed
 from outrider.protocol.edge_session import EdgeSession, Request
@@ -40,6 +41,7 @@ class EdgeOptions:
     draft_p_min: float = 0.0
     ctx_size: int = 0
     threads: int = 1
+    reconnect: float = 30.0
 
     @property
     def pack(self) -> Path:
@@ -99,6 +101,7 @@ async def connected(edge: Edge, *, model: str | None = None) -> AsyncIterator[Ed
         Fixed(options.draft_max, options.draft_p_min),
         key=read_key(options),
         context=tls_context(options),
+        persistence=Persistence(give_up=options.reconnect),
     )
     try:
         await client.__aenter__()

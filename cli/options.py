@@ -11,7 +11,11 @@ import typer
 from outrider.cli.settings import config_callback
 
 DEFAULT_CLOUD = "ws://127.0.0.1:8471"
-DEFAULT_DRAFT_MAX = 6
+DEFAULT_DRAFT_MAX = 4
+"""Guesses that are right with probability 0.6 to 0.8 each pay up to about here in lockstep."""
+
+DEFAULT_DRAFT_P_MIN = 0.2
+"""A guess that the drafter itself hardly believes costs bytes and verification for nothing."""
 
 CONNECTION = "Connection"
 DRAFTING = "Drafting"
@@ -34,6 +38,14 @@ class TargetBackend(StrEnum):
     AUTO = "auto"
     TRANSFORMERS = "transformers"
     LLAMA = "llama"
+
+
+class Objective(StrEnum):
+    """What to optimise."""
+
+    LATENCY = "latency"
+    BALANCED = "balanced"
+    COST = "cost"
 
 
 class Draft(StrEnum):
@@ -111,6 +123,26 @@ TlsCa = Annotated[
         metavar="FILE",
         rich_help_panel=CONNECTION,
         help="Trust only certificates signed by this authority (PEM).",
+    ),
+]
+
+Reconnect = Annotated[
+    float,
+    typer.Option(
+        "--reconnect",
+        min=0.0,
+        metavar="SECONDS",
+        rich_help_panel=CONNECTION,
+        help="How long a link lost in mid answer is tried again.",
+    ),
+]
+ObjectiveOption = Annotated[
+    Objective | None,
+    typer.Option(
+        "--objective",
+        rich_help_panel=DRAFTING,
+        help="What to save: the user's time, the cloud's, or both alike (default: what the cloud "
+        "is set to, which is also the dearest that it grants).",
     ),
 ]
 

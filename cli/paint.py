@@ -17,6 +17,9 @@ OWN = "bold"
 REFUSED = "dim red strike"
 PROMPT = "cyan"
 
+MAX_REFUSED = 2
+"""Guesses shown at one place: the wrong one, and one that hung from it."""
+
 
 def legend() -> Text:
     """What the colours mean."""
@@ -54,8 +57,10 @@ class Painter:
         """Beside the place where they were wrong; a struck line break must not break the line."""
         if not guesses or not self._console.is_terminal:
             return
-        text = b"".join(map(self._token_bytes, guesses)).decode("utf-8", "replace")
-        line.append(text.replace("\n", "⏎"), REFUSED)
+        shown = b"".join(map(self._token_bytes, guesses[:MAX_REFUSED])).decode("utf-8", "replace")
+        line.append(shown.replace("\n", "⏎"), REFUSED)
+        if len(guesses) > MAX_REFUSED:
+            line.append("…", REFUSED)
 
     def _print(self, line: Text) -> None:
         self._console.print(line, end="", soft_wrap=True)

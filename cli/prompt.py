@@ -87,6 +87,7 @@ def build_request(
     system: str | None = None,
     stops: Sequence[str] = (),
     ignore_eos: bool = False,
+    objective: str | None = None,
 ) -> Request:
     """The answer to ask for, with the prompt as ids.
 
@@ -111,4 +112,5 @@ def build_request(
         templated=chat,
         stops=tuple(stops),
         ignore_eos=ignore_eos,
+        objective=objective,
     )

@@ -27,6 +27,7 @@ def run(
     api_key_file: o.ApiKeyFile = None,
     tls_fingerprint: o.TlsFingerprint = None,
     tls_ca: o.TlsCa = None,
+    reconnect: o.Reconnect = 30.0,
     model: Annotated[
         str | None,
         typer.Option(
@@ -41,7 +42,8 @@ def run(
     drafter_backend: o.DrafterBackendOption = o.DrafterBackend.AUTO,
     draft: o.DraftOption = o.Draft.AUTO,
     draft_max: o.DraftMax = o.DEFAULT_DRAFT_MAX,
-    draft_p_min: o.DraftPMin = 0.0,
+    draft_p_min: o.DraftPMin = o.DEFAULT_DRAFT_P_MIN,
+    objective: o.ObjectiveOption = None,
     ctx_size: o.DraftCtx = 0,
     threads: o.DraftThreads = 1,
     temp: o.Temp = 0.0,
@@ -124,6 +126,7 @@ def run(
             draft_p_min=draft_p_min,
             ctx_size=ctx_size,
             threads=threads,
+            reconnect=reconnect,
         )
     )
     # The embedded pair has a template but only ever saw plain text: without --system, no chat.
@@ -137,6 +140,7 @@ def run(
         system=system,
         stops=stop or (),
         ignore_eos=ignore_eos,
+        objective=objective.value if objective else None,
     )
     _finish(edge, request, model, as_json=json)
 

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -43,18 +42,28 @@ def answer(ids: tuple[int, ...], prompt: tuple[int, ...] = (1,), **more) -> Answ
 # --- as a process ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("target", "drafter", "temp"), [("transformers", "onnx", "0"), ("llama", "llama", "1")]
-)
-def test_it_shows_the_exact_text(process, target: str, drafter: str, temp: str) -> None:
-    result = process("demo", "--target-backend", target, "--drafter-backend", drafter,
-                     "--temp", temp, "-n", "16", "--json")  # fmt: skip
+def test_it_shows_the_exact_text(process) -> None:
+    """The backends that come from wheels, and greedy."""
+    pytest.importorskip("torch")
+    result = process("demo", "--target-backend", "transformers", "--drafter-backend", "onnx",
+                     "--prompt", "Blessed is the man", "-n", "12", "--draft-p-min", "0",
+                     "--json")  # fmt: skip
     assert result.status == exits.DONE, result.err
     found = result.json
     assert set(found) >= KEYS
     assert (found["exact"], found["identical"], found["near_ties"]) == (True, True, 0)
-    assert found["target_backend"] == target
-    assert drafter in found["drafter"]
+    assert (found["tokens"], found["target_backend"]) == (12, "transformers")
+    assert "onnx" in found["drafter"]
+    assert found["drafted"] > 0
+
+
+def test_all_domains_sampled(process) -> None:
+    pytest.importorskip("llama_cpp")
+    result = process("demo", "--target-backend", "llama", "--drafter-backend", "llama",
+                     "--temp", "1", "-n", "16", "--json")  # fmt: skip
+    assert result.status == exits.DONE, result.err
+    found = result.json
+    assert (found["exact"], found["identical"], found["near_ties"]) == (True, True, 0)
     assert [a["domain"] for a in found["answers"]] == ["scripture", "docs", "source"]
     assert found["tokens"] == sum(a["tokens"] for a in found["answers"])
     assert found["text"] == "\n\n".join(a["text"] for a in found["answers"])
@@ -70,7 +79,7 @@ def test_for_people(process) -> None:
     assert "\x1b" not in result.out
 
 
-def test_llama_on_both_ends_needs_no_torch(home: Path) -> None:
+def test_llama_on_both_ends_needs_no_torch() -> None:
     pytest.importorskip("llama_cpp")
     code = (
         "import sys\nsys.modules['torch'] = sys.modules['transformers'] = None\n"
@@ -129,7 +138,7 @@ def test_a_cloud_that_dies_in_mid_answer_is_an_error(popen) -> None:
     os.kill(child, signal.SIGKILL)
     _, err = demo.communicate(timeout=30)
     assert demo.returncode == exits.FAILED
-    assert err.startswith(b"error: ")
+    assert b"\nerror: " in err
 
 
 # --- what is counted ------------------------------------------------------------------------
@@ -197,8 +206,8 @@ def painted(screen: Console, *pieces: Piece) -> str:
 
 def test_refused_guesses_stand_beside_the_place() -> None:
     screen = console(force_terminal=True, color_system="standard")
-    text = painted(screen, Piece("", (1, 2), 1, (3, 1)))
-    green, struck, own = (text.index(word) for word in ("one ", "thr⏎ee one ", "two "))
+    text = painted(screen, Piece("", (1, 2), 1, (3, 1, 1)))
+    green, struck, own = (text.index(word) for word in ("one ", "thr⏎ee one …", "two "))
     assert green < struck < own
     assert "\x1b[32mone " in text
     assert "\x1b[2;9;31mthr" in text

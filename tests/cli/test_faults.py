@@ -254,14 +254,15 @@ def own_cloud(start_cloud):
 
 def long_answer(popen, cloud, *args: str, tokens: int = 1500) -> subprocess.Popen[bytes]:
     """An answer under way that lasts for seconds; its first characters have been read."""
-    return popen("run", PROMPT, "--cloud", cloud.url, "-n", str(tokens), "--ignore-eos", *args)
+    return popen("run", PROMPT, "--cloud", cloud.url, "-n", str(tokens), "--ignore-eos",
+                 "--draft", "off", "--reconnect", "0.5", *args)  # fmt: skip
 
 
 def test_a_cloud_killed_in_mid_answer(popen, own_cloud, read) -> None:
     shown = long_answer(popen, own_cloud)
     start = read(shown, 20)
     told = long_answer(popen, own_cloud, "--json", "--verbose")
-    while b"drafting with" not in told.stderr.readline():
+    while b"plain cloud streaming" not in told.stderr.readline():
         pass  # until it is connected
     start += read(shown, 200)
     own_cloud.process.send_signal(signal.SIGKILL)
@@ -269,7 +270,7 @@ def test_a_cloud_killed_in_mid_answer(popen, own_cloud, read) -> None:
     assert shown.returncode == exits.FAILED
     assert len(start + rest) >= 220
     (start + rest).decode()
-    assert err.decode().startswith("error: ")
+    assert "\nerror: " in err.decode()
     out, err = told.communicate(timeout=20)
     found = json.loads(out)
     assert told.returncode == exits.FAILED
@@ -282,8 +283,27 @@ def test_a_cloud_killed_in_mid_answer(popen, own_cloud, read) -> None:
     assert long.startswith(short)
 
 
+def test_a_cloud_that_comes_back_goes_on_with_the_answer(
+    popen, start_cloud, invoke, closed_port: int, read
+) -> None:
+    pytest.importorskip("llama_cpp")
+    place = ["--target-backend", "llama", "--port", str(closed_port)]
+    first = start_cloud(*place)
+    process = long_answer(popen, first, "--json", "--verbose", "--reconnect", "60", tokens=400)
+    while b"plain cloud streaming" not in process.stderr.readline():
+        pass  # until it is connected
+    first.process.kill()
+    first.process.wait()
+    second = start_cloud(*place)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == exits.DONE
+    whole = invoke(*RUN, "-n", "400", "--ignore-eos", "--cloud", second.url, "--json").json
+    assert json.loads(out)["token_ids"] == whole["token_ids"]
+    second.process.terminate()
+
+
 def test_a_stop_lets_the_answer_under_way_finish(popen, own_cloud, read) -> None:
-    process = long_answer(popen, own_cloud, "--json", "--draft", "off", tokens=150)
+    process = long_answer(popen, own_cloud, "--json", tokens=150)
     late = long_answer(popen, own_cloud)
     assert read(late, 5)
     own_cloud.process.send_signal(signal.SIGTERM)

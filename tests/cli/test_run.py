@@ -46,7 +46,7 @@ def near(models: Path) -> Path:
 def test_the_text_is_that_of_plain_cloud_streaming(run, backend: str, temp: str) -> None:
     sampling = ["-n", "24", "--temp", temp, "--seed", "7", "--top-k", "50"]
     plain = run(*sampling, "--draft", "off")
-    drafted = run(*sampling, "--drafter-backend", backend)
+    drafted = run(*sampling, "--drafter-backend", backend, "--draft-p-min", "0")
     assert drafted["token_ids"] == plain["token_ids"]
     assert drafted["text"] == plain["text"]
     assert drafted["drafted"] > 0
@@ -58,12 +58,12 @@ def test_the_text_is_that_of_plain_cloud_streaming(run, backend: str, temp: str)
 
 def test_a_good_drafter_saves_passes_and_every_figure_is_told(run, near: Path) -> None:
     plain = run("-n", "24", "--draft", "off")
-    found = run("-n", "24", "-md", near, "--raw", "--draft-max", "4")
+    found = run("-n", "24", "-md", near, "--raw", "--draft-max", "4", "--objective", "cost")
     assert found["token_ids"] == plain["token_ids"]
     assert found["tokens"] == len(found["token_ids"]) == 24
     assert found["acceptance_rate"] > 0.9
     assert found["accepted"] / found["frames"] + 1 == found["mean_acceptance_length"]
-    assert found["target_passes_per_token"] < 0.5
+    assert 0 < found["target_passes_per_token"] <= 1  # fewer the slower the target is
     assert 0 < found["bytes_up_per_token"] < 12
     assert found["bytes_down_per_token"] > 0
     assert found["rtt_ms"] > 0
@@ -146,6 +146,39 @@ def test_a_template_is_used_when_there_is_a_message_for_it(run) -> None:
     plain = run("-n", "1", "--draft", "off")
     chat = run("-n", "1", "--draft", "off", "--system", "You are a scribe.")
     assert chat["prompt_tokens"] > plain["prompt_tokens"] + 3
+
+
+# --- a drafter that is not what was hoped for -----------------------------------------------
+
+
+def test_a_drafter_that_dies_is_told_and_the_answer_goes_on(
+    invoke, cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from outrider.edge_client.drafter import Drafter
+    from outrider.protocol.errors import BackendError
+
+    def broken(*args: object, **more: object) -> None:
+        raise BackendError("out of memory")
+
+    common = ["run", PROMPT, "--cloud", cloud.url, "-n", "8"]
+    plain = invoke(*common, "--draft", "off").out
+    monkeypatch.setattr(Drafter, "draft", broken)
+    result = invoke(*common)
+    assert (result.status, result.out) == (exits.DONE, plain)
+    assert result.err.count("drafting stopped, the cloud goes on alone: out of memory") == 1
+    assert invoke(*common, "--json").json["degraded"] == "out of memory"
+
+
+def test_onnx_instead_of_llama_is_said(invoke, cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.util
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "llama_cpp" else find(name)
+    )
+    result = invoke("run", PROMPT, "--cloud", cloud.url, "-n", "2")
+    assert result.status == exits.DONE
+    assert "note: drafter on onnx: llama.cpp is not installed" in result.err
 
 
 # --- the tokenizers of both ends ------------------------------------------------------------
