@@ -6,8 +6,9 @@ positions. If all guesses up to there were right, which has probability a^(m+j+1
 1 / (1 - a^n) passes more on average, where n guesses arrive during a pass: what arrives meanwhile
 is not lost, it is judged next. So take the j that minimises
 
-    d_j + worth * T * (1 + a^(m+j+1) / (1 - a^n))
+    d_j + worth * T * a^(m+j+1) * (1 - 1/n) / (1 - a^n)
 
+(1 - 1/n) because a later pass is spared only where the wait moved a guess across its start.
 ``worth`` is what the objective thinks a second of the target costs against one of the user's. With
 short passes or slow drafters j = 0 wins (start eagerly); with long passes and quick drafters a few
 guesses are worth waiting for.
@@ -33,7 +34,7 @@ class Stance:
 
 
 STANCES: dict[Objective, Stance] = {
-    "latency": Stance(0.6, 0.3),
+    "latency": Stance(1.0, 0.3),
     "balanced": Stance(2.0, 1.0),
     "cost": Stance(10.0, float("inf")),
 }
@@ -55,7 +56,8 @@ def wait(
         return 0.0
     gap = (arrivals[-1] - arrivals[0]) / max(1, len(arrivals) - 1)
     meanwhile = pass_time / gap if gap > 0 else float(len(arrivals))
-    further = 1 / (1 - alpha ** max(1.0, meanwhile))
+    meanwhile = max(1.0, meanwhile)
+    further = (1 - 1 / meanwhile) / (1 - alpha**meanwhile)
     target = stance.worth * pass_time
     best, best_wait = target * alpha ** (live + 1) * further, 0.0
     for j, delay in enumerate(arrivals, start=1):

@@ -32,7 +32,7 @@ TRIAL = 12
 GOOD_ENOUGH = 0.93
 """Share of the best speed that ``cost`` may give up for fewer target passes."""
 
-FRAME_SHARE = 0.1
+FRAME_SHARE = 0.05
 """A streamed frame may take this share of a pass to fill: finer ones cost packets, not time."""
 
 LONGEST = 16

@@ -1,8 +1,8 @@
 """Messages to bytes and back, with every size checked before anything is allocated.
 
-The first byte says what follows. Below 128 it is a hot frame: bit 6 tells a verdict from a draft and
-the low bits are flags that say which fields are there. From 128 on it is a cold message: the low six
-bits are its type and bit 6 says that its body is zstandard-compressed.
+The first byte says what follows. Below 128 it is a hot frame: bit 6 tells a verdict from a draft
+and the low bits are flags that say which fields are there. From 128 on it is a cold message: the
+low six bits are its type and bit 6 says that its body is zstandard-compressed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The edge's end of the stream: its sessions, and the state machine of its link.
 
-Sans-I/O: a driver says when a transport is up or lost, gives the bytes that came, pulls the bytes to
-send. One :class:`EdgeMachine` outlives its connections: sessions are attached again on the next one,
-at the exact token. Receiving never raises for the peer's mistakes.
+Sans-I/O: a driver says when a transport is up or lost, gives the bytes that came, pulls the bytes
+to send. One :class:`EdgeMachine` outlives its connections: sessions are attached again on the next
+one, at the exact token. Receiving never raises for the peer's mistakes.
 
 States of the link and what moves them::
 
@@ -284,8 +284,8 @@ class EdgeMachine:
         self._fail(
             HandshakeError(
                 "the draft model and the target have different tokenizers "
-                f"({self.vocabulary.size} tokens here, {self._their_size} there; first differences: "
-                f"{difference}). Use a draft model made for this target.",
+                f"({self.vocabulary.size} tokens here, {self._their_size} there; "
+                f"first differences: {difference}). Use a draft model made for this target.",
                 code="tokenizer",
             )
         )

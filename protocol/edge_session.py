@@ -43,6 +43,8 @@ MAX_FRAME_NODES = 64
 """Nodes in one frame; the cloud's limit, if lower, wins."""
 
 
+NEUTRAL = Sampling()
+
 FORGETTING = 0.97
 """Weight of the past with every guess judged: the last 30 or so count."""
 
@@ -68,7 +70,7 @@ class Request:
     """
 
     max_tokens: int
-    sampling: Sampling = Sampling()
+    sampling: Sampling = NEUTRAL
     base: int = 0
     ids: tuple[int, ...] = ()
     messages: tuple[dict[str, Any], ...] | None = None
@@ -264,9 +266,7 @@ class EdgeSession:
         start = None
         if not window.announced:
             base = window.current.base
-            start = EpochStart(
-                answer=self.answer & 0xFF, base=base, digest=self.digests.at(base)
-            )
+            start = EpochStart(answer=self.answer & 0xFF, base=base, digest=self.digests.at(base))
         window.announced = True
         window.sent += len(tokens)
         more = not self._closing or window.sent < len(window.current.tokens)

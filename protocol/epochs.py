@@ -1,8 +1,9 @@
 """Epochs of guesses: what the edge has sent ahead, and which of it the cloud holds alive.
 
-A session has *committed* ids, owned by the cloud. An *epoch* is one tree of guesses (a chain is the
-usual case) hanging from one committed length, its *base*. The edge names epochs and numbers nodes in
-the order sent; the cloud keeps one fact a node: alive, its path equals the committed ids so far.
+A session has *committed* ids, owned by the cloud. An *epoch* is one tree of guesses (a chain is
+the usual case) hanging from one committed length, its *base*. The edge names epochs and numbers
+nodes in the order sent; the cloud keeps one fact a node: alive, its path equals the committed ids
+so far.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Guesses:
         return self.base - 1 if node == ROOT else self.positions[node]
 
     def path(self, node: int, start: int) -> list[int]:
-        """Tokens on the way to ``node`` at sequence indices from ``start`` (at least the base) on."""
+        """Tokens on the way to ``node`` at indices from ``start`` (at least the base) on."""
         tokens = []
         while node != ROOT and self.positions[node] >= start:
             tokens.append(self.tokens[node])
@@ -237,7 +238,7 @@ class CloudWindow:
         return not self.caught_up and bool(self.guesses.children.get(self.tip))
 
     def chain(self, limit: int) -> list[int]:
-        """Pending guesses to judge: from the tip down, first-sent child first, at most ``limit``."""
+        """Pending guesses to judge: from the tip down, first-sent child first, up to ``limit``."""
         tokens: list[int] = []
         if not self.caught_up or self.guesses is None:
             return tokens

@@ -65,7 +65,7 @@ class LinkError(OutriderError):
 
 
 class BackendError(OutriderError):
-    """A model file or a library cannot be loaded or run. Names the extra to install, if one helps."""
+    """A model file or a library cannot be loaded or run. Names the extra to install, if any."""
 
 
 class SettingError(OutriderError, ValueError):

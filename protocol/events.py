@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LinkReady:
-    """The cloud accepted the hello. ``never_draft`` are special ids that mean other things there."""
+    """The cloud accepted the hello. ``never_draft`` are ids that mean other things there."""
 
     welcome: Welcome
     never_draft: frozenset[int]

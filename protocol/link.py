@@ -52,7 +52,7 @@ class LinkEstimator:
         self.goodput_up = _rate(self.goodput_up, size, seconds, backlogged)
 
     def downloaded(self, size: int, seconds: float, *, backlogged: bool) -> None:
-        """``size`` bytes came in ``seconds``; without a backlog they can only raise the estimate."""
+        """``size`` bytes came in ``seconds``; without a backlog they only raise the estimate."""
         self.goodput_down = _rate(self.goodput_down, size, seconds, backlogged)
 
 

@@ -60,8 +60,8 @@ class Draft(Message, frozen=True, kw_only=True):
     ``epoch`` is a low byte: epochs of a session are numbered without gaps in the order announced.
     ``deltas[i]`` is how far before node i its parent was sent (empty: all 1, a chain; the base
     itself counts as node -1). ``more`` false: this edge stops riding until it sends another frame.
-    ``full``: its window is full, nothing more comes before a verdict. No nodes but ``more``: guesses
-    are being made.
+    ``full``: its window is full, nothing more comes before a verdict. No nodes but ``more``: it
+    rides, guesses are being made.
     """
 
     handle: int = 0
@@ -108,7 +108,7 @@ class Verdict(Message, frozen=True, kw_only=True):
 
 
 class Hello(Message, frozen=True, kw_only=True):
-    """Edge to cloud, first on every connection; attaches and opens may follow in the same flight."""
+    """Edge to cloud, first on every connection; attaches and opens may follow at once."""
 
     version: Count
     agent: str
