@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import os
 import random
-import signal
 import socket
 import statistics
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,14 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from outrider.protocol.errors import LinkError, SettingError
 from outrider.runtime.net import client, server
 from outrider.runtime.net.errors import LinkClosedError
 from outrider.runtime.net.link import Link as NetLink
 from outrider.runtime.net.link import Tuning
 from outrider.simulator import profiles, proxy, shaping
 from outrider.simulator.links import Direction, Link
-from outrider.simulator.proxy import Proxy, obey
+from outrider.simulator.proxy import Proxy
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 NEAR = Link(name="near", up=Direction(), down=Direction())
@@ -344,23 +339,6 @@ class TestBounds:
 
         with_proxy(NEAR, scene, max_connections=1)
 
-    def test_loopback_only(self) -> None:
-        with pytest.raises(SettingError, match="loopback only"):
-            Proxy(NEAR, ("192.0.2.1", 80))
-        with pytest.raises(SettingError, match="loopback only"):
-            Proxy(NEAR, ("localhost", 80), host="0.0.0.0")
-        with pytest.raises(SettingError, match="at least 1"):
-            Proxy(NEAR, ("127.0.0.1", 80), max_connections=0)
-        with pytest.raises(SettingError, match="start it first"):
-            _ = Proxy(NEAR, ("127.0.0.1", 80)).port
-
-    def test_a_port_that_is_taken(self) -> None:
-        async def scene(far: Far) -> None:
-            with pytest.raises(LinkError, match="cannot listen"):
-                await Proxy(NEAR, ("::1", 80), port=far.proxy.port).start()
-
-        with_proxy(NEAR, scene)
-
 
 class TestWebSocket:
     def test_a_link_works_through_it_and_sees_it_drop(self) -> None:
@@ -386,60 +364,6 @@ class TestWebSocket:
                     await link.recv()
 
         asyncio.run(main())
-
-
-class TestCommands:
-    def test_they_do_what_they_say(self) -> None:
-        async def scene(far: Far) -> None:
-            async with asyncio.timeout(5):
-                await far.open()
-                assert obey(far.proxy, "profile geo\n", profiles.link) == "ok: profile geo"
-                assert far.proxy.link.name == "geo"
-                assert obey(far.proxy, "stall 0.1", profiles.link) == "ok: stall 0.1"
-                counters = json.loads(obey(far.proxy, "counters", profiles.link))
-                assert counters["connections"] == 1
-                assert obey(far.proxy, "half-open", profiles.link) == "ok: half-open"
-                assert obey(far.proxy, "drop", profiles.link) == "ok: drop"
-                assert "wifi" in obey(far.proxy, "profile pigeon", profiles.link)
-                assert "0 to 3600" in obey(far.proxy, "stall nan", profiles.link)
-                assert "0 to 3600" in obey(far.proxy, "stall long", profiles.link)
-                assert "known are profile" in obey(far.proxy, "jump", profiles.link)
-
-        with_proxy(NEAR, scene)
-
-    def test_as_a_process(self) -> None:
-        command = [sys.executable, "-m", "outrider.simulator.proxy", "--to", "127.0.0.1:9"]
-        with subprocess.Popen(
-            [*command, "--profile", "lte"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as process:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            assert 0 < int(process.stdout.readline()) < 1 << 16
-            process.stdin.write("profile geo\n")
-            process.stdin.flush()
-            assert process.stdout.readline() == "ok: profile geo\n"
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(10) == 0
-
-    @pytest.mark.parametrize(
-        ("arguments", "said"),
-        [
-            (["--to", "example.org:80"], "loopback only"),
-            (["--to", "nowhere"], "HOST:PORT"),
-            (["--to", "127.0.0.1:99999"], "HOST:PORT"),
-            (["--to", "127.0.0.1:9", "--profile", "pigeon"], "known are"),
-            (["--to", "127.0.0.1:9", "--port", "70000"], "cannot listen"),
-            (["--to", "127.0.0.1:9", "--replay", "nowhere", "--profile", "lte"], "cannot be read"),
-        ],
-    )
-    def test_wrong_settings_end_it(
-        self, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert proxy.main(arguments) == 2
-        assert said in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts descriptors in /proc")
