@@ -1,0 +1,192 @@
+"""Hypothesis chooses the interleaving: whatever it does, both ends hold the target's text."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from outrider.protocol.edge import State
+from outrider.protocol.edge_session import EdgeSession, Phase, Request
+from outrider.protocol.events import AnswerEnded, AnswerRefused, Committed, LinkFailed
+from outrider.simulator.pair import ConnectionPair
+
+
+def after(ids: list[int]) -> int:
+    """The target's choice: few values, so that wrong guesses come right now and then."""
+    return (ids[-1] * 7 + len(ids) * 3) % 5
+
+
+class Streams(RuleBasedStateMachine):
+    """Two sessions of one edge; passes that last; connections that are lost or replaced."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.pair = ConnectionPair()
+        self.sessions = [self.pair.machine.session() for _ in range(2)]
+        self.shown: dict[int, list[int]] = {}
+        self.ended: dict[int, int] = {}
+        self.late: list[bytes] = []
+        self.passes: list[tuple[EdgeSession, int, list[int], list[int]]] = []
+        self.pair.connect()
+
+    # --- the user and the drafter -----------------------------------------------------------
+
+    @rule(
+        which=st.integers(0, 1), keep=st.floats(0, 1), ids=st.lists(st.integers(0, 4), min_size=1)
+    )
+    def ask(self, which: int, keep: float, ids: list[int]) -> None:
+        session = self.sessions[which]
+        if session.phase is not Phase.IDLE:
+            self.pair.machine.cancel(session)
+            self.watch()
+        base = int(keep * len(session.ids))
+        request = Request(ids=tuple(ids), base=base, max_tokens=1000)
+        self.pair.machine.open(session, request)
+        self.shown[which] = list(session.ids)
+        self.ended[which] = 0
+
+    @rule(which=st.integers(0, 1), good=st.booleans(), count=st.integers(1, 5))
+    def guess(self, which: int, good: bool, count: int) -> None:
+        session = self.sessions[which]
+        if not session.may_guess:
+            return
+        text = [*session.ids, *session.window.ahead]
+        for _ in range(count):
+            text.append(after(text) if good else (after(text) + 1) % 5)
+        session.guess(text[-count:])
+
+    @rule(which=st.integers(0, 1), closes=st.booleans())
+    def stop_or_withdraw(self, which: int, closes: bool) -> None:
+        session = self.sessions[which]
+        if closes:
+            session.stop_riding()
+        else:
+            session.withdraw()
+
+    # --- the link ---------------------------------------------------------------------------
+
+    @rule(count=st.integers(1, 4))
+    def up(self, count: int) -> None:
+        for _ in range(count):
+            self.pair.pull_up()
+            self.pair.deliver_up()
+
+    @rule(count=st.integers(1, 4))
+    def down(self, count: int) -> None:
+        for _ in range(count):
+            self.pair.pull_down()
+            self.pair.deliver_down()
+        self.watch()
+
+    @rule()
+    def send_only(self) -> None:
+        self.pair.pull_up()
+        self.pair.pull_down()
+
+    @rule()
+    def lose(self) -> None:
+        self.pair.lose()
+        self.pair.connect()
+        self.late = []
+
+    @rule()
+    def replace(self) -> None:
+        self.late = list(self.pair.connect())
+
+    @precondition(lambda self: self.late)
+    @rule()
+    def late_bytes(self) -> None:
+        self.pair.old.receive(self.late.pop(0), 0.0)
+
+    @rule()
+    def forget(self) -> None:
+        """The verifier dies, with all its connections."""
+        self.pair.table.sessions.clear()
+        self.passes.clear()
+        self.pair.lose()
+        self.pair.connect()
+        self.late = []
+
+    # --- the target -------------------------------------------------------------------------
+
+    @rule(which=st.integers(0, 1))
+    def pass_begins(self, which: int) -> None:
+        cloud = self.pair.table.sessions.get(self.sessions[which].key)
+        if cloud is not None and cloud.active:
+            chain = cloud.window.chain(8)
+            self.passes.append((self.sessions[which], cloud.begun, list(cloud.ids), chain))
+
+    @precondition(lambda self: self.passes)
+    @rule()
+    def pass_ends(self) -> None:
+        session, begun, ids, chain = self.passes.pop(0)
+        cloud = self.pair.table.sessions.get(session.key)
+        if cloud is None or not cloud.running or cloud.begun != begun or cloud.ids != ids:
+            return
+        tokens = []
+        for i in range(len(chain) + 1):
+            tokens.append(after([*ids, *tokens]))
+            if chain[i : i + 1] != tokens[-1:]:
+                break
+        cloud.commit(tokens)
+
+    @rule(which=st.integers(0, 1))
+    def answer_ends(self, which: int) -> None:
+        cloud = self.pair.table.sessions.get(self.sessions[which].key)
+        if cloud is not None and cloud.active:
+            cloud.finish("length", len(cloud.ids) - cloud.prompt_len, None)
+
+    # --- what must hold ---------------------------------------------------------------------
+
+    def watch(self) -> None:
+        events = [*self.pair.seen, *self.pair.machine.events()]
+        self.pair.seen = []
+        for event in events:
+            assert not isinstance(event, LinkFailed | AnswerRefused), event
+            if isinstance(event, Committed):
+                which = self.sessions.index(event.session)
+                assert event.answer == event.session.answer
+                assert event.start == len(self.shown[which])
+                self.shown[which] += event.tokens
+            elif isinstance(event, AnswerEnded):
+                which = self.sessions.index(event.session)
+                self.ended[which] += 1
+                assert self.ended[which] == 1
+
+    @invariant()
+    def texts_are_the_targets(self) -> None:
+        for which, session in enumerate(self.sessions):
+            if which not in self.shown:
+                continue
+            ids = session.ids
+            for i in range(session.prompt_len, len(ids)):
+                assert ids[i] == after(ids[:i])
+            cloud = self.pair.table.sessions.get(session.key)
+            same = cloud is not None and cloud.answer == session.answer
+            if same and session.phase is Phase.LIVE:
+                assert cloud is not None
+                assert cloud.ids[: len(ids)] == ids
+
+    def settle(self) -> None:
+        self.pair.seen = self.pair.settle()
+        self.watch()
+
+    def teardown(self) -> None:
+        """Left alone, everything comes to rest and both ends agree."""
+        if not hasattr(self, "pair"):
+            return
+        self.settle()
+        assert self.pair.machine.state is State.READY
+        for which, session in enumerate(self.sessions):
+            if session.phase is Phase.IDLE:
+                continue
+            assert session.phase is Phase.LIVE
+            self.pair.verify(session, after)
+            self.settle()
+            cloud = self.pair.cloud_session(session)
+            assert cloud.ids == session.ids == self.shown[which]
+
+
+TestStreams = Streams.TestCase
+TestStreams.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
