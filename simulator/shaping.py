@@ -54,7 +54,11 @@ class Road:
     connections: set[Connection] = field(default_factory=set)
 
     def admit(self, connection: Connection) -> bool:
-        """Take a connection in, if there is room."""
+        """Take a connection in, if there is room; those that only swallow make room."""
+        if len(self.connections) >= self.max_connections:
+            for each in [each for each in self.connections if each.dead][:1]:
+                each.abort()
+                self.connections.discard(each)
         if len(self.connections) >= self.max_connections:
             self.counters.refused += 1
             return False
@@ -130,7 +134,11 @@ class Connection:
                 way.wake()
 
     def deaden(self) -> None:
-        """From now on swallow everything."""
+        """From now on swallow everything.
+
+        A side that has said that it sends no more can go unnoticed, as on a real link: it is kept
+        until another connection needs the room.
+        """
         self.dead = True
         for way in (self.edge.sends, self.cloud.sends):
             if way is not None:
@@ -349,7 +357,10 @@ class _Way:
         if what is None:
             self._sink.abort()
         elif transport is not None and not transport.is_closing():
-            transport.write_eof()
+            try:
+                transport.write_eof()
+            except OSError:  # reset by its peer, unnoticed while it was not read from
+                self._sink.abort()
         if self._items:
             self._run()
         self._source.connection.check()

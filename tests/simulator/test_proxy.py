@@ -336,6 +336,9 @@ class TestBounds:
             with pytest.raises(ConnectionResetError):
                 await reader.read()
             assert far.proxy.counters.refused == 1
+            far.proxy.half_open()  # what only swallows makes room
+            await round_trip(*await far.open())
+            assert far.proxy.counters.connections == 1
 
         with_proxy(NEAR, scene, max_connections=1)
 
