@@ -60,11 +60,7 @@ def doctor(
     if json:
         found = list(checks)
         problems = sum(check.state == "problem" for check in found)
-        print(
-            jsonlib.dumps(
-                {"problems": problems, "checks": [check.as_json() for check in found]}, indent=2
-            )
-        )
+        print(jsonlib.dumps({"problems": problems, "checks": [c.as_json() for c in found]}))
     else:
         found = list(_shown(checks))
     problems = sum(check.state == "problem" for check in found)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json as jsonlib
+import sys
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from outrider.cli import logs
 from outrider.cli import options as o
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def inspect(
@@ -44,25 +48,35 @@ def inspect(
     else:
         facts = describe(resolve(model), ctx_size)
     if json:
-        print(jsonlib.dumps(facts, indent=2))
+        print(jsonlib.dumps(facts))
         return
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
     for number, part in enumerate(_parts(facts)):
         if number:
             console.print()
-        table = Table.grid(padding=(0, 2))
-        table.add_column(style="dim", no_wrap=True)
-        table.add_column(overflow="fold")
-        for label, value in _lines(part):
-            table.add_row(label, Text(value))
-        console.print(Text(part["path"], style="bold"))
-        console.print(table)
-        for warning in part.get("warnings", ()):
-            console.print(Text.assemble(("warning: ", "yellow"), warning))
+        _print(console, part)
+
+
+def _print(console: Console, part: dict[str, Any]) -> None:
+    """One model: its place, then what is known, a line each; wrapped on a terminal only."""
+    from rich.table import Table
+    from rich.text import Text
+
+    console.print(Text(part["path"], style="bold"))
+    rows = [(label, Text(value)) for label, value in _lines(part)]
+    rows += [("warning", Text(text, "yellow")) for text in part.get("warnings", ())]
+    if not console.is_terminal:
+        for label, value in rows:
+            console.print(Text(f"{label:<12}").append(value))
+        return
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, value in rows:
+        table.add_row(label, value)
+    console.print(table)
 
 
 def _parts(facts: dict[str, Any]) -> list[dict[str, Any]]:

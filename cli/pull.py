@@ -49,7 +49,7 @@ def pull(
     with bars:
         pulled = [pull_model(model, file, bars.report) for model in models]
     if json:
-        print(jsonlib.dumps({"models": [_as_json(one) for one in pulled]}, indent=2))
+        print(jsonlib.dumps({"models": [_as_json(one) for one in pulled]}))
     else:
         _print(name, pulled)
 

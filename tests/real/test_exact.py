@@ -15,7 +15,7 @@ from outrider.runtime.text.tokenizer import Tokenizer
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1200)]
 
 LENGTHS = range(1, 9)
-TOKENS = 20
+TOKENS = 16
 PROMPTS = {
     "code": "def quicksort(values: list[int]) -> list[int]:\n    ",
     "prose": "The old lighthouse keeper climbed the stairs every evening, because",
