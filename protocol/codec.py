@@ -215,7 +215,10 @@ class Codec:
     def _encode_cold(self, message: m.Message) -> bytes:
         ids = getattr(message, "ids", ())
         self._check_ids(ids)
-        body = _encoder.encode(msgspec.structs.replace(message, ids=()) if ids else message)
+        try:
+            body = _encoder.encode(msgspec.structs.replace(message, ids=()) if ids else message)
+        except (OverflowError, TypeError, ValueError) as error:
+            raise LocalProtocolError(f"{type(message).__name__}: {error}") from error
         code = COLD | _CODES[type(message)]
         if len(body) >= COMPRESS_FROM and not isinstance(message, m.Part):
             packed = zstandard.ZstdCompressor().compress(body)

@@ -72,6 +72,9 @@ class Outbox:
             self._in_bulk[handle] -= 1
         return piece
 
+    def __bool__(self) -> bool:
+        return bool(self._control or self._bulk)
+
     def close(self, goodbye: Message) -> None:
         """This message is the last: short ones that wait leave before it, long ones never."""
         self._bulk.clear()
