@@ -110,6 +110,7 @@ class CloudSession:
         self.link, self.n, self.handle = link, n, handle
         self.frames = self.frames_told = 0
         self.frame_at = self.verdict_at = None
+        self.told_log.clear()  # an outage is no measure of how fast the edge replies
         self.farewell_told = self.riding = False
 
     def open(self, request: Open, ids: Sequence[int], known: int, objective: Objective) -> Opened:
