@@ -148,6 +148,9 @@ def cold(kind: type[messages.Message]) -> st.SearchStrategy[messages.Message]:
         "sampling": st.just(sampling.Sampling()) | samplings,
         "messages": st.none() | chats.map(tuple),
         "limits": bounded_limits,
+        "eos": st.lists(st.integers(0, 2**31)).map(tuple),
+        "text_bytes": st.integers(-1, 2**40),
+        "logprobs": st.none() | st.integers(0, 20),
         "objective": st.sampled_from(("latency", "cost")),
         "specials": st.none() | st.dictionaries(st.integers(0, 2**31), st.binary(), max_size=3),
     }
@@ -350,6 +353,7 @@ def test_a_hello_of_another_version_is_told_by_its_code() -> None:
         Draft(epoch=0, start=EpochStart(answer=0, base=0, digest=b"abc")),
         Verdict(answer=0, at=0, ids=(SIZE,)),
         Opened(handle=0, answer=1, n=1, prompt_len=1, start=0, ids=(SIZE,)),
+        Opened(handle=0, answer=2**64, n=1, prompt_len=1, start=0),
     ],
 )
 def test_our_own_mistakes_are_local(message: messages.Message) -> None:

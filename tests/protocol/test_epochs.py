@@ -179,6 +179,18 @@ class TestCloudWindow:
         self.grow(window, 4)
         assert window.settled(1) == 1  # and what comes after the contradiction stays dead
 
+    def test_how_far_the_guesses_were_right(self) -> None:
+        window = self.window(1)
+        assert window.tip_position is None
+        assert not window.contradicted
+        window.begin(1, 1)
+        window.append(1, (2, 3), ())
+        assert (window.tip_position, window.contradicted) == (0, False)
+        self.grow(window, 2)
+        assert (window.tip_position, window.contradicted) == (1, False)
+        self.grow(window, 9)
+        assert (window.tip_position, window.contradicted) == (1, True)
+
     def test_guesses_that_arrive_late_are_compared(self) -> None:
         window = self.window(1)
         window.begin(1, 1)

@@ -79,6 +79,18 @@ def test_hot_frames_pass_between_parts() -> None:
     assert [m for m in messages if m != hot] == [long(1)]
 
 
+def test_whether_anything_waits() -> None:
+    outbox = Outbox(CODEC)
+    assert not outbox
+    outbox.put(Cancel(handle=2, answer=1))
+    assert outbox
+    outbox.next_control()
+    outbox.put(long(1))
+    assert outbox
+    drained(outbox)
+    assert not outbox
+
+
 def test_a_goodbye_is_the_last() -> None:
     outbox = Outbox(CODEC)
     outbox.put(long(1), 1)

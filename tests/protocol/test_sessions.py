@@ -160,6 +160,34 @@ class TestOneConnection:
         pair.settle()
         assert pair.machine.link.srtt == pytest.approx(0.0, abs=1e-4)
 
+    def test_how_long_the_edge_takes(self, pair: ConnectionPair) -> None:
+        session = opened(pair, 1)
+        cloud = pair.cloud_session(session)
+        session.guess([(right(session, 1)[0] + 1) % 26])
+        pair.settle()
+        assert cloud.reply_time is None
+        for now, reply in ((10.0, 0.5), (20.0, 1.3)):
+            pair.now = now
+            pair.verify(session, after)
+            pair.settle()
+            pair.now = now + reply
+            session.guess([(right(session, 1)[0] + 1) % 26])
+            pair.settle()
+        assert cloud.reply_time == pytest.approx(0.5 + (1.3 - 0.5) / 8)
+
+    def test_what_a_driver_is_told(self, pair: ConnectionPair) -> None:
+        assert not pair.machine.has_cold_messages
+        assert not pair.connection.has_cold_messages
+        pair.open(1)
+        assert pair.machine.has_cold_messages
+        pair.pull_up()
+        pair.deliver_up()
+        assert not pair.machine.has_cold_messages
+        assert pair.connection.has_cold_messages
+        pair.connection.close("x", "", 0.0)
+        pair.settle()
+        assert pair.connection.has_cold_messages  # it is over
+
     def test_limits_on_nodes_are_kept(self, pair: ConnectionPair) -> None:
         session = opened(pair, 1)
         session.guess([i % 26 for i in range(100)])
