@@ -78,8 +78,9 @@ def demo(
 ) -> None:
     """Show it working, with the embedded models: nothing to download.
 
-    Starts a cloud verifier as a second process on this machine, streams answers from it over a
-    real socket, and compares them with what the target says alone.
+    Starts a cloud verifier as a second process on this machine, streams
+    answers from it over a real socket, and compares them with what the
+    target says alone.
 
     Example: outrider demo --temp 1 --seed 7
     """

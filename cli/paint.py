@@ -58,9 +58,8 @@ class Painter:
         if not guesses or not self._console.is_terminal:
             return
         shown = b"".join(map(self._token_bytes, guesses[:MAX_REFUSED])).decode("utf-8", "replace")
-        line.append(shown.replace("\n", "⏎"), REFUSED)
-        if len(guesses) > MAX_REFUSED:
-            line.append("…", REFUSED)
+        more = "…" if len(guesses) > MAX_REFUSED else ""
+        line.append(shown.replace("\n", "⏎") + more, REFUSED)
 
     def _print(self, line: Text) -> None:
         self._console.print(line, end="", soft_wrap=True)

@@ -89,8 +89,8 @@ def run(
 ) -> None:
     """Answer one prompt.
 
-    The drafter here guesses, the target in the cloud verifies: the text is exactly the target's.
-    Only the text goes to standard output.
+    The drafter here guesses, the target in the cloud verifies: the text is
+    exactly the target's. Only the text goes to standard output.
 
     Example: outrider run --cloud ws://127.0.0.1:8471 "And it came to pass" -n 64
     """

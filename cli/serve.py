@@ -333,6 +333,18 @@ def _on_stdin(stopping: Any) -> None:
 def _announce(verifier: Verifier, url: str, facts: dict[str, Any], *, as_json: bool) -> None:
     """The lines that say what runs, where, and who may come in."""
     info, settings = verifier.target.info, verifier.settings
+    names = "none (loopback only)" if settings.keys is None else f"{len(settings.keys)} accepted"
+    lines = [
+        f"model {info.name}: {facts['backend']}, {info.dtype} on {info.device}, "
+        f"context {info.n_ctx}, {info.slots} slots",
+        f"keys: {names}; TLS: {'on' if settings.tls else 'off'}",
+    ]
+    if settings.tls is not None:
+        from outrider.runtime.net.tls import certificate_fingerprint
+
+        lines.append(f"certificate fingerprint: {certificate_fingerprint(facts['certificate'])}")
+    lines.append(f"ready: {url}")
+    print("\n".join(lines), file=sys.stderr, flush=True)
     if as_json:
         from outrider.cli.report import print_json
 
@@ -349,15 +361,3 @@ def _announce(verifier: Verifier, url: str, facts: dict[str, Any], *, as_json: b
                 "pid": os.getpid(),
             }
         )
-    names = "none (loopback only)" if settings.keys is None else f"{len(settings.keys)} accepted"
-    lines = [
-        f"model {info.name}: {facts['backend']}, {info.dtype} on {info.device}, "
-        f"context {info.n_ctx}, {info.slots} slots",
-        f"keys: {names}; TLS: {'on' if settings.tls else 'off'}",
-    ]
-    if settings.tls is not None:
-        from outrider.runtime.net.tls import certificate_fingerprint
-
-        lines.append(f"certificate fingerprint: {certificate_fingerprint(facts['certificate'])}")
-    lines.append(f"ready: {url}")
-    print("\n".join(lines), file=sys.stderr, flush=True)

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -239,7 +240,9 @@ def test_the_ready_line_and_the_banner(llama_cloud) -> None:
     assert ready["event"] == "ready"
     assert ready["url"].startswith("ws://127.0.0.1:")
     assert (ready["backend"], ready["slots"], ready["n_ctx"]) == ("llama", 8, 2048)
-    said = "".join(llama_cloud.errors)
+    deadline = time.monotonic() + 10
+    while "ready: " not in (said := "".join(llama_cloud.errors)) and time.monotonic() < deadline:
+        time.sleep(0.01)
     for word in (ready["model"], "llama", "context 2048", "8 slots", ready["url"],
                  "keys: none (loopback only)"):  # fmt: skip
         assert word in said
@@ -258,12 +261,17 @@ def long_answer(popen, cloud, *args: str, tokens: int = 1500) -> subprocess.Pope
                  "--draft", "off", "--reconnect", "0.5", *args)  # fmt: skip
 
 
+def until_connected(process: subprocess.Popen[bytes]) -> None:
+    """Wait for the line that --verbose gives once the handshake is done."""
+    while b"plain cloud streaming" not in (line := process.stderr.readline()):
+        assert line
+
+
 def test_a_cloud_killed_in_mid_answer(popen, own_cloud, read) -> None:
     shown = long_answer(popen, own_cloud)
     start = read(shown, 20)
     told = long_answer(popen, own_cloud, "--json", "--verbose")
-    while b"plain cloud streaming" not in told.stderr.readline():
-        pass  # until it is connected
+    until_connected(told)
     start += read(shown, 200)
     own_cloud.process.send_signal(signal.SIGKILL)
     rest, err = shown.communicate(timeout=20)
@@ -290,8 +298,7 @@ def test_a_cloud_that_comes_back_goes_on_with_the_answer(
     place = ["--target-backend", "llama", "--port", str(closed_port)]
     first = start_cloud(*place)
     process = long_answer(popen, first, "--json", "--verbose", "--reconnect", "60", tokens=400)
-    while b"plain cloud streaming" not in process.stderr.readline():
-        pass  # until it is connected
+    until_connected(process)
     first.process.kill()
     first.process.wait()
     second = start_cloud(*place)
@@ -303,7 +310,8 @@ def test_a_cloud_that_comes_back_goes_on_with_the_answer(
 
 
 def test_a_stop_lets_the_answer_under_way_finish(popen, own_cloud, read) -> None:
-    process = long_answer(popen, own_cloud, "--json", tokens=150)
+    process = long_answer(popen, own_cloud, "--json", "--verbose", tokens=150)
+    until_connected(process)
     late = long_answer(popen, own_cloud)
     assert read(late, 5)
     own_cloud.process.send_signal(signal.SIGTERM)
