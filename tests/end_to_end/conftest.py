@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from outrider.cloud_server.driver import ServiceSettings, Verifier
 from outrider.cloud_server.replay import plain
 from outrider.cloud_server.targets.base import Target

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from outrider.cloud_server.replay import audit
 from outrider.edge_client.adaptive import Adaptive
 from outrider.edge_client.drafter import Drafter
