@@ -126,6 +126,7 @@ def make(model: Model, folder: Path) -> None:
     check_space(model, progress, folder)
     with progress.file.open("ab") as out:
         out.truncate(progress.size)
+        out.seek(progress.size)  # truncating does not move the place
         for part in range(progress.parts + 1, model.parts + 1):
             say(f"{model.name}: part {part} of {model.parts}, {progress.size / 1e6:.0f} MB so far")
             progress.add(append_part(model, part, out, folder))

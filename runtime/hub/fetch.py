@@ -94,6 +94,7 @@ def _download(file: RemoteFile, blob: Path, progress: Progress) -> None:
     with part.open("ab") as out, _alone(out, file):
         if out.tell() > file.size:
             out.truncate(0)
+            out.seek(0)
         _check_room(file, out.tell(), blob.parent)
         digest = hashlib.sha256()
         with part.open("rb") as kept:

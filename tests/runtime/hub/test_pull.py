@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import io
 import os
 import shutil
@@ -112,6 +113,14 @@ def test_a_hub_that_always_breaks_is_given_up_and_what_came_is_kept(filled: Any)
     with pytest.raises(BackendError, match=r"stopped at \d of 5 MiB .* pull again to go on"):
         pull(Wanted(REPO, None))
     filled.break_after = []
+    assert pull(Wanted(REPO, None)).path.read_bytes() == CONTENT
+
+
+def test_a_remainder_longer_than_the_file_is_begun_anew(filled: Any) -> None:
+    blobs = fetch.repo_folder(REPO) / "blobs"
+    blobs.mkdir(parents=True)
+    digest = hashlib.sha256(CONTENT).hexdigest()
+    (blobs / f"{digest}.outrider.incomplete").write_bytes(CONTENT + b"more")
     assert pull(Wanted(REPO, None)).path.read_bytes() == CONTENT
 
 
