@@ -23,6 +23,13 @@ class Piece:
     refused: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """The drafter's guesses at what follows the text shown so far; unverified, may change."""
+
+    text: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """The whole answer and its figures. Times in seconds, sizes in bytes.

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
 
-from outrider.edge_client.answer import Answer, AnswerText, Piece
+from outrider.edge_client.answer import Ahead, Answer, AnswerText, Piece
 from outrider.edge_client.courier import Courier, Persistence
 from outrider.edge_client.drafter import Drafter, Guess
 from outrider.edge_client.engine import DraftWork, EdgeEngine, Idle, Prefill
@@ -70,7 +70,8 @@ class EdgeClient:
         self._engine = EdgeEngine(self.machine, drafter, policy) if drafter else None
         self._tasks: list[asyncio.Task[None]] = []
         self._draft_wake = asyncio.Event()
-        self._streams: dict[int, asyncio.Queue[Event | OutriderError]] = {}
+        self._streams: dict[int, asyncio.Queue[Event | Ahead | OutriderError]] = {}
+        self._show_ahead: set[int] = set()
         self._ready: asyncio.Future[Welcome] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="drafter")
         self._work: DraftWork | None = None
@@ -130,17 +131,22 @@ class EdgeClient:
         """A new conversation."""
         return self.machine.session()
 
-    async def stream(self, session: EdgeSession, request: Request) -> AsyncIterator[Piece | Answer]:
+    async def stream(
+        self, session: EdgeSession, request: Request, *, ahead: bool = False
+    ) -> AsyncIterator[Piece | Ahead | Answer]:
         """The pieces of one answer as they are verified, and last the whole answer.
 
-        Leaving the loop early cancels the answer at the cloud.
+        With ``ahead`` also the guesses that run ahead of it, whenever there are new ones. Leaving
+        the loop early cancels the answer at the cloud.
 
         Raises:
             SessionError: the cloud refused the answer. LinkError: the connection was lost; what was
             yielded before is verified.
         """
-        queue: asyncio.Queue[Event | OutriderError] = asyncio.Queue()
+        queue: asyncio.Queue[Event | Ahead | OutriderError] = asyncio.Queue()
         self._streams[session.handle] = queue
+        if ahead:
+            self._show_ahead.add(session.handle)
         self.courier.needed.set()
         started = _now()
         self.machine.open(session, request)
@@ -155,6 +161,9 @@ class EdgeClient:
                 event = await queue.get()
                 if isinstance(event, OutriderError):
                     raise event
+                if isinstance(event, Ahead):
+                    yield event
+                    continue
                 if isinstance(event, Committed):
                     first = first if first is not None else _now() - started
                     shown = text.feed(event.tokens)
@@ -174,6 +183,7 @@ class EdgeClient:
                     yield self._answer(session, event, "".join(parts), first, _now() - started)
         finally:
             del self._streams[session.handle]
+            self._show_ahead.discard(session.handle)
             if not self._streams:
                 self.courier.needed.clear()
             if not ended:
@@ -224,8 +234,15 @@ class EdgeClient:
             result = await loop.run_in_executor(self._thread, self._run, work)
             self._work = None
             engine.done(work, result, _now())
+            self._guessed(work.session)
             if engine.failed is not None:
                 self._notice(f"drafting stopped, the cloud goes on alone: {engine.failed}")
+
+    def _guessed(self, session: EdgeSession) -> None:
+        """Tell a stream that asked for it what is ahead of its text now."""
+        queue = self._streams.get(session.handle)
+        if queue is not None and session.handle in self._show_ahead:
+            queue.put_nowait(Ahead(self.tokenizer.decode(session.window.ahead)))
 
     def _run(self, work: Prefill | DraftWork) -> Guess | BackendError | None:
         """On the drafter's thread."""

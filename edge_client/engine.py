@@ -105,10 +105,12 @@ class EdgeEngine:
             return Idle()
         sessions = self.machine.sessions
         for i in range(len(sessions)):
-            session = sessions[(self._turn + i) % len(sessions)]
-            work = self._plan(session, now)
+            at = (self._turn + i) % len(sessions)
+            work = self._plan(sessions[at], now)
             if work is not None:
-                self._turn = (self._turn + i + 1) % len(sessions)
+                # Whoever has begun to read its text goes on to its first guess: in turns, sessions
+                # that share one cache would undo each other's reading for ever.
+                self._turn = at if isinstance(work, Prefill) else (at + 1) % len(sessions)
                 return work
         return Idle()
 
