@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from outrider.cli import embedded, logs
 from outrider.cli.exits import NotConnectedError, not_connected
-from outrider.edge_client.answer import Answer, Piece
+from outrider.edge_client.answer import Ahead, Answer, Piece
 from outrider.edge_client.client import EdgeClient
 from outrider.edge_client.courier import Persistence
 from outrider.edge_client.drafter import Drafter
@@ -158,6 +158,8 @@ async def answer(
         async for event in client.stream(session, request):
             if isinstance(event, Answer):
                 return event, None
+            if isinstance(event, Ahead):
+                continue  # not asked for
             first = first if first is not None else monotonic() - started
             parts.append(event.text)
             show(event)
