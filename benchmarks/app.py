@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -70,3 +71,60 @@ def quick(
     console.print(table)
     overhead, rounds = result["round_overhead_ms_p50"], result["rounds"]
     console.print(f"overhead of a round: {overhead:.2f} ms (median of {rounds})")
+
+
+@app.command()
+def sim(
+    schedules: Annotated[int, typer.Option(min=0, help="Random schedules to check.")] = 1000,
+    first: Annotated[int, typer.Option(min=0, help="Seed of the first one.")] = 0,
+    record: Annotated[str, typer.Option(help="What the drafter gets right; see docs.")] = "",
+    workers: Annotated[int, typer.Option(min=0, help="Processes at a time; 0: as cores.")] = 0,
+    json_output: Json = False,
+) -> None:
+    """Correctness under random trouble and speed on every link, in virtual time.
+
+    Example: outrider bench sim --schedules 1000 --json
+    """
+    from outrider.benchmarks.sim import CODE
+    from outrider.benchmarks.sim import sim as run
+
+    notes = Console(stderr=True)
+    result = run(schedules, notes.print, first=first, workers=workers, record=record or CODE)
+    if json_output:
+        print(json.dumps(result))
+    else:
+        Console().print_json(data=result)
+    if result["violations"] or not result["all_exact"]:
+        raise typer.Exit(1)
+
+
+@app.command()
+def links(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Sockets: two links and five strategies.")
+    ] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write a picture here (needs matplotlib: extra bench).")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=0, help="Processes at a time; 0: as cores.")] = 0,
+    json_output: Json = False,
+) -> None:
+    """Strategies side by side on every link: virtual time, and real sockets through a proxy.
+
+    All speeds are of paced models. Example: outrider bench links --quick --json
+    """
+    from outrider.benchmarks.links import links as run
+    from outrider.benchmarks.links import show
+
+    notes = Console(stderr=True)
+    result = asyncio.run(run(notes.print, quick=quick, workers=workers))
+    if plot is not None:
+        from outrider.benchmarks.plots import draw
+
+        draw(result, plot)
+    if json_output:
+        print(json.dumps(result))
+    else:
+        show(result, Console())
+    if not result["summary"]["all_exact"]:
+        raise typer.Exit(1)

@@ -43,8 +43,12 @@ class Cloud:
 
 
 @contextlib.contextmanager
-def cloud(step_ms: float = 0.0, backend: str = "transformers") -> Iterator[Cloud]:
+def cloud(
+    step_ms: float = 0.0, backend: str = "transformers", lookup: int | None = None
+) -> Iterator[Cloud]:
     """A verifier process with the embedded target, ended when the block is left.
+
+    ``lookup``: how many guesses it adds of its own; None: the default.
 
     Raises:
         BackendError: it did not start.
@@ -57,6 +61,7 @@ def cloud(step_ms: float = 0.0, backend: str = "transformers") -> Iterator[Cloud
         command = [sys.executable, "-m", "outrider.benchmarks.paced_cloud"]
         command += ["--model", str(model), "--backend", backend]
         command += ["--step-ms", str(step_ms), "--report", str(report)]
+        command += [] if lookup is None else ["--lookup", str(lookup)]
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,

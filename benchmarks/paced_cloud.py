@@ -15,13 +15,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from outrider.cloud_server.driver import ServiceSettings, Verifier
+from outrider.cloud_server.planner import EngineSettings
 from outrider.cloud_server.targets.base import Row
 from outrider.cloud_server.targets.factory import load_target
 from outrider.runtime.text.tokenizer import load_tokenizer
 from outrider.simulator.paced import PacedTarget
 
 
-async def serve(model: Path, backend: str, step: float, report: Path) -> None:
+async def serve(model: Path, backend: str, step: float, report: Path, lookup: int) -> None:
     """Serve on a free port of this machine until standard input ends."""
     target = load_target(str(model), backend=backend, threads=1)
     with report.open("w", buffering=1) as log:
@@ -31,7 +32,8 @@ async def serve(model: Path, backend: str, step: float, report: Path) -> None:
             log.write(json.dumps({"seconds": seconds, "rows": shapes}) + "\n")
 
         paced = PacedTarget(target, step, record)
-        service = Verifier(paced, load_tokenizer(model), ServiceSettings(port=0))
+        settings = ServiceSettings(port=0, engine=EngineSettings(lookup=lookup))
+        service = Verifier(paced, load_tokenizer(model), settings)
         server = await service.start()
         print(server.url, flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
@@ -45,8 +47,9 @@ def main() -> None:
     parser.add_argument("--backend", default="auto")
     parser.add_argument("--step-ms", type=float, default=0.0)
     parser.add_argument("--report", type=Path, required=True)
+    parser.add_argument("--lookup", type=int, default=EngineSettings().lookup)
     args = parser.parse_args()
-    asyncio.run(serve(args.model, args.backend, args.step_ms / 1000, args.report))
+    asyncio.run(serve(args.model, args.backend, args.step_ms / 1000, args.report, args.lookup))
 
 
 if __name__ == "__main__":

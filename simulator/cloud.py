@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 from outrider.cloud_server.engine import CloudEngine, Forward
 from outrider.cloud_server.targets.base import Decided, Target
 from outrider.protocol.cloud import CloudConfig, CloudConnection, SessionTable
-from outrider.protocol.fingerprint import Vocabulary
-from outrider.protocol.messages import Limits, Open
+from outrider.protocol.fingerprint import Fingerprint, Vocabulary
+from outrider.protocol.messages import Open
 from outrider.simulator.agenda import Agenda, Alarm
 from outrider.simulator.settings import WorldSettings
 from outrider.simulator.wire import Wire
 
-LIMITS = Limits(
-    max_message=1 << 20,
-    max_prompt=2048,
-    max_tokens=1024,
-    max_nodes_per_frame=16,
-    max_nodes_in_flight=64,
-    max_sessions=64,
-    detached_seconds=30.0,
-)
+
+class _Bytes(Vocabulary, frozen=True):
+    """One printable byte a token; its fingerprint is made once for each size."""
+
+    def fingerprint(self) -> Fingerprint:
+        """As of any vocabulary with these entries."""
+        return _fingerprint(self.size)
 
 
+@cache
 def vocabulary(size: int) -> Vocabulary:
     """One printable byte a token."""
-    return Vocabulary(tuple(map(token_bytes, range(size))), {}, None)
+    return _Bytes(tuple(map(token_bytes, range(size))), {}, None)
+
+
+@cache
+def _fingerprint(size: int) -> Fingerprint:
+    return Vocabulary(vocabulary(size).entries, {}, None).fingerprint()
 
 
 def token_bytes(token: int) -> bytes:
@@ -67,7 +72,7 @@ class SimCloud:
             model="scripted",
             n_ctx=settings.n_ctx,
             eos=tuple(sorted(settings.eos)),
-            limits=LIMITS,
+            limits=settings.limits,
             agent="simulated",
             render=self._render,
         )

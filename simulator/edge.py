@@ -81,6 +81,9 @@ class Models(Protocol):
 class Answer:
     """What one user saw of one answer. ``prompt`` is the whole sequence before it.
 
+    ``times[i]`` is when the i-th token came (seconds of the world); ``passes`` of the target and
+    bytes are those that the answer took, WebSocket framing included.
+
     ``ends`` are the reasons with which it ended: exactly one at the end of the world. ``faults``
     are things that a user must never see.
     """
@@ -88,9 +91,13 @@ class Answer:
     turn: Turn
     prompt: tuple[int, ...]
     tokens: list[int] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
     ends: list[str] = field(default_factory=list)
     text_bytes: int | None = None
     accepted: int = 0
+    passes: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
     started: float = 0.0
     ended: float = 0.0
     faults: list[str] = field(default_factory=list)
@@ -206,6 +213,7 @@ class SimEdge:
             if event.start != len(answer.prompt) + len(answer.tokens):
                 answer.faults.append(f"committed from {event.start}, out of turn")
             answer.tokens.extend(event.tokens)
+            answer.times.extend([self._agenda.now] * len(event.tokens))
             answer.accepted += event.accepted
             after = answer.turn.cancel_after
             if after is not None and len(answer.tokens) >= after:
@@ -214,9 +222,11 @@ class SimEdge:
             if isinstance(event, AnswerEnded):
                 answer.ends.append(event.reason)
                 answer.text_bytes = event.text_bytes
+                answer.passes = event.passes or 0
             else:
                 answer.ends.append(f"refused: {event.code}")
             answer.ended = self._agenda.now
+            answer.bytes_up, answer.bytes_down = event.session.bytes_up, event.session.bytes_down
             self._ask(conversation)
 
     # --- the link ---------------------------------------------------------------------------
@@ -317,8 +327,10 @@ class SimEdge:
             )
         except BackendError as error:
             return error, self._costs.draft_step
-        steps = len(guess.tokens) * self._costs.draft_step
-        return guess, steps + fed * self._costs.draft_prefill
+        # The first step evaluates the last id, whatever came before that costs extra. It has to be
+        # done to find out that the drafter is too unsure to guess, too.
+        steps = max(1, len(guess.tokens)) * self._costs.draft_step
+        return guess, steps + max(0, fed - 1) * self._costs.draft_prefill
 
     def _worked(self, work: Prefill | DraftWork, result: Guess | BackendError | None) -> None:
         assert self._engine is not None

@@ -6,6 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from outrider.cloud_server.targets.base import Decided, Row, Target
+from outrider.edge_client.drafter import Drafter, Guess
+from outrider.protocol.decoding.sampling import Sampling
+from outrider.runtime.lm.base import CausalLM
 
 
 class PacedTarget(Target):
@@ -43,3 +46,57 @@ class PacedTarget(Target):
     def close(self) -> None:
         """Free the inner target."""
         self.inner.close()
+
+
+class PacedDrafter(Drafter):
+    """A drafter that takes ``step`` seconds a guess and reads ``rate`` ids a second, or is slower.
+
+    It sleeps on the drafter's own thread, token by token, so that it can be stopped between two.
+    """
+
+    def __init__(
+        self, lm: CausalLM, usable: int, eos: frozenset[int], *, step: float, rate: float
+    ) -> None:
+        super().__init__(lm, usable, eos)
+        self.step, self.rate = step, rate
+
+    def prefill(self, ids: Sequence[int], count: int) -> None:
+        """As the drafter, not earlier than ``count`` ids take at the stated rate."""
+        due = time.perf_counter() + min(count, self.behind(ids)) / self.rate
+        super().prefill(ids, count)
+        _sleep_until(due)
+
+    def draft(
+        self,
+        ids: Sequence[int],
+        prompt_len: int,
+        sampling: Sampling,
+        count: int,
+        *,
+        never: frozenset[int] = frozenset(),
+        floor: float = 0.0,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> Guess:
+        """As the drafter, each guess not earlier than its turn."""
+        # The first step evaluates the last id; whatever came before it is reading.
+        began = time.perf_counter() + max(0, self.behind(ids) - 1) / self.rate
+        guesses = 0
+
+        def paced_stop() -> bool:
+            nonlocal guesses
+            guesses += 1
+            _sleep_until(began + guesses * self.step)
+            return stop()
+
+        guess = super().draft(
+            ids, prompt_len, sampling, count, never=never, floor=floor, stop=paced_stop
+        )
+        # After its last guess nobody asks the drafter to stop.
+        _sleep_until(began + max(1, len(guess.tokens)) * self.step)
+        return guess
+
+
+def _sleep_until(due: float) -> None:
+    left = due - time.perf_counter()
+    if left > 0:
+        time.sleep(left)

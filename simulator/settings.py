@@ -7,18 +7,41 @@ from typing import Literal
 
 from outrider.cloud_server.planner import EngineSettings
 from outrider.protocol.decoding.sampling import Sampling
+from outrider.protocol.messages import Limits
+from outrider.simulator.links import Direction, Link
+
+LIMITS = Limits(
+    max_message=1 << 20,
+    max_prompt=2048,
+    max_tokens=1024,
+    max_nodes_per_frame=16,
+    max_nodes_in_flight=64,
+    max_sessions=64,
+    detached_seconds=30.0,
+)
 
 DrafterKind = Literal["good", "bad", "random", "mixed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkSettings:
-    """One direction each: ``delay`` one way, up to ``jitter`` more (order is kept), rates."""
+    """A plain link: ``delay`` one way, ``jitter`` more in the mean (order is kept), rates.
+
+    Packet headers are left out. :mod:`outrider.simulator.profiles` has links as they are.
+    """
 
     delay: float = 0.02
     jitter: float = 0.0
     up: float = 1e6
     down: float = 1e6
+
+    def link(self) -> Link:
+        """What it stands for."""
+        up, down = (
+            Direction(rate=rate, delay=self.delay, jitter=self.jitter, overhead=0)
+            for rate in (self.up, self.down)
+        )
+        return Link(name="plain", up=up, down=down)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +118,7 @@ class EdgeSettings:
     ``sessions[i]`` are the turns of one user, who begins ``starts[i]`` after the world did.
     """
 
-    link: LinkSettings = LinkSettings()
+    link: LinkSettings | Link = LinkSettings()
     drafter: DrafterSettings | None = DrafterSettings()
     sessions: tuple[tuple[Turn, ...], ...] = ()
     starts: tuple[float, ...] = ()
@@ -116,6 +139,7 @@ class WorldSettings:
     edges: tuple[EdgeSettings, ...] = ()
     costs: Costs = Costs()
     engine: EngineSettings = field(default_factory=EngineSettings)
+    limits: Limits = LIMITS
     troubles: tuple[Trouble, ...] = ()
     limit: float = 600.0
     max_steps: int = 200_000

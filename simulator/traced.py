@@ -1,9 +1,9 @@
-"""Models that replay a record: the target's text is made up, what the drafter gets right is not.
+"""Models that replay a record: what the drafter gets right is not made up, only its cost is.
 
-For speed in virtual time. A record says for each position whether the drafter's guess was the
-target's choice there and how sure it was; recorded on a real pair, or drawn independently to
-compare with theory. The text itself is an unpredictable function of the position: nothing repeats,
-so that the verifier's look-up finds nothing.
+For speed in virtual time. A record says for each position of some answers whether the drafter's
+guess was the target's choice there and how sure it was; recorded on a real pair, or drawn
+independently to compare with theory. Recorded answers keep the target's own text, so that the
+verifier's look-up finds in it what it would find; drawn ones repeat nothing.
 """
 
 from __future__ import annotations
@@ -18,41 +18,68 @@ from outrider.protocol.decoding.sampling import Sampling
 
 VOCABULARY = 32_768
 
+KEY = 32
+"""By how many last ids of its prompt an answer is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One answer of the target alone, and what a drafter guessed at each position of it.
+
+    ``right[i]``: the guess of token i would be accepted; ``confidence[i]``: how sure the drafter
+    was, 0 to 1. ``tokens`` empty: any text. Positions beyond the end wrap round, with other tokens.
+    """
+
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+    right: tuple[bool, ...]
+    confidence: tuple[float, ...]
+
+    def token(self, index: int, seed: int) -> int:
+        """The target's token ``index`` places after the prompt."""
+        if not self.tokens:
+            return choice(index, seed)
+        turn, at = divmod(index, len(self.tokens))
+        return (self.tokens[at] + 7919 * turn) % VOCABULARY
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """``right[i]``: the guess at position i would be accepted; ``confidence[i]``: how sure, 0 to 1.
-
-    Positions beyond the end wrap round.
-    """
+    """Some answers of one pair of models on one kind of text."""
 
     name: str
-    right: tuple[bool, ...]
-    confidence: tuple[float, ...]
+    lines: tuple[Line, ...]
 
     @property
     def acceptance(self) -> float:
         """Share of positions where the guess is right."""
-        return sum(self.right) / len(self.right)
+        judged = sum(len(line.right) for line in self.lines)
+        return sum(sum(line.right) for line in self.lines) / judged
+
+    def find(self, ids: Sequence[int], prompt_len: int) -> Line:
+        """The answer to this prompt; to one that was not recorded, always the same other one."""
+        tail = tuple(ids[max(0, prompt_len - KEY) : prompt_len])
+        known = [line for line in self.lines if line.prompt[-KEY:] == tail]
+        return known[0] if known else self.lines[(sum(tail) + prompt_len) % len(self.lines)]
 
 
 def independent(alpha: float, length: int = 4096, seed: int = 1) -> Record:
     """Each guess right with probability ``alpha``, whatever the others: the theory's drafter."""
     rng = random.Random(seed)
     right = tuple(rng.random() < alpha for _ in range(length))
-    return Record(f"independent {alpha:g}", right, (alpha,) * length)
+    return Record(f"independent {alpha:g}", (Line((), (), right, (alpha,) * length),))
 
 
 def choice(position: int, seed: int) -> int:
-    """The target's token at a position."""
+    """A token for a position: a text in which nothing repeats."""
     return (position * 2_654_435_761 + seed * 97_531 + (position * position) % 7919) % VOCABULARY
 
 
 class TracedTarget(Target):
-    """Chooses by position. Its cost is the world's business."""
+    """Chooses what the record says. Its cost is the world's business."""
 
-    def __init__(self, seed: int, n_ctx: int, slots: int) -> None:
-        self.seed = seed
+    def __init__(self, record: Record, seed: int, n_ctx: int, slots: int) -> None:
+        self.record, self.seed = record, seed
         self.info = TargetInfo("traced", VOCABULARY, n_ctx, slots, frozenset(), "none", "none")
 
     def forward(self, rows: Sequence[Row]) -> list[Decided]:
@@ -60,8 +87,11 @@ class TracedTarget(Target):
         return [self._decide(row) for row in rows]
 
     def _decide(self, row: Row) -> Decided:
-        first = len(row.ids) - row.want + 1
-        return Decided(tuple(choice(first + i, self.seed) for i in range(row.want)))
+        if not row.want:
+            return Decided(())
+        line = self.record.find(row.ids, row.prompt_len)
+        first = len(row.ids) - row.want + 1 - row.prompt_len
+        return Decided(tuple(line.token(first + i, self.seed) for i in range(row.want)))
 
     def score(self, row: Row, candidates: Sequence[int]) -> list[tuple[float, float]]:
         """Its choice scores 0, everything else nothing."""
@@ -85,8 +115,8 @@ class TracedDrafter:
         """Ids beyond the common prefix with what it was last given."""
         held = self._held
         n = min(len(held), len(ids))
-        while n and held[n - 1] != ids[n - 1]:
-            n -= 1  # texts differ at their ends only
+        if held[:n] != ids[:n]:
+            n = next(i for i in range(n) if held[i] != ids[i])
         return len(ids) - n
 
     def prefill(self, ids: Sequence[int], count: int) -> None:
@@ -96,22 +126,23 @@ class TracedDrafter:
     def draft(
         self,
         ids: Sequence[int],
-        prompt_len: int,  # noqa: ARG002 - a record needs no context
-        sampling: Sampling,  # noqa: ARG002
+        prompt_len: int,
+        sampling: Sampling,  # noqa: ARG002 - a record was made with its own
         count: int,
         *,
         never: frozenset[int] = frozenset(),  # noqa: ARG002
         floor: float = 0.0,
     ) -> Guess:
         """Guesses for the next ``count`` positions."""
+        line = self.record.find(ids, prompt_len)
         tokens: list[int] = []
         confidences: list[float] = []
-        for position in range(len(ids), len(ids) + count):
-            i = position % len(self.record.right)
-            if self.record.confidence[i] < floor:
+        for index in range(len(ids) - prompt_len, len(ids) - prompt_len + count):
+            i = index % len(line.right)
+            if line.confidence[i] < floor:
                 break
-            token = choice(position, self.seed)
-            tokens.append(token if self.record.right[i] else (token + 1) % VOCABULARY)
-            confidences.append(self.record.confidence[i])
+            token = line.token(index, self.seed)
+            tokens.append(token if line.right[i] else (token + 1) % VOCABULARY)
+            confidences.append(line.confidence[i])
         self._held = (*ids, *tokens[:-1])
         return Guess(tuple(tokens), tuple(confidences))

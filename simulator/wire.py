@@ -1,4 +1,4 @@
-"""A modelled connection: two ordered pipes with delay, jitter and a rate, and how it ends."""
+"""A modelled connection: a link's two pipes in virtual time, and how it ends."""
 
 from __future__ import annotations
 
@@ -6,20 +6,24 @@ import random
 from collections.abc import Callable
 
 from outrider.simulator.agenda import Agenda
-from outrider.simulator.settings import LinkSettings
+from outrider.simulator.links import Direction, Link, Pipe
 
-FRAMING = 6
-"""WebSocket bytes around a short message from a client; its cost, not its content."""
+FRAMING_UP, FRAMING_DOWN = 6, 2
+"""WebSocket bytes around a short message; those from a client are masked."""
+
+EVERYTHING = 1 << 40
+"""More bytes than any queue takes: a pipe takes them when it is empty."""
 
 
-class Pipe:
+class Way:
     """One direction. Messages keep their order whatever the jitter."""
 
-    def __init__(self, agenda: Agenda, link: LinkSettings, rate: float, rng: random.Random) -> None:
+    def __init__(
+        self, agenda: Agenda, direction: Direction, framing: int, rng: random.Random
+    ) -> None:
         self._agenda = agenda
-        self._link = link
-        self._rate = rate
-        self._rng = rng
+        self._pipe = Pipe(direction, rng)
+        self._framing = framing
         self._last = 0.0
         self._held = 0.0
         self.free_at = 0.0
@@ -33,15 +37,14 @@ class Pipe:
         return self.free_at <= self._agenda.now
 
     def send(self, data: bytes) -> None:
-        """Put a message on the pipe; it is delivered later, or never if the pipe swallows."""
-        size = len(data) + FRAMING
+        """Put a message on the way; it is delivered later, or never if the way swallows."""
+        size, now = len(data) + self._framing, self._agenda.now
         self.bytes_sent += size
-        self.free_at = max(self.free_at, self._agenda.now) + size / self._rate
-        if self.swallows:
-            return
-        arrival = self.free_at + self._link.delay + self._rng.random() * self._link.jitter
-        self._last = max(self._last, arrival)
-        self._agenda.at(self._last, lambda: self._arrive(data))
+        arrival = self._pipe.deliver_at(size, now)
+        self.free_at = self._pipe.offer(EVERYTHING, now)
+        if not self.swallows:
+            self._last = max(self._last, arrival)
+            self._agenda.at(self._last, lambda: self._arrive(data))
 
     def hold(self, until: float) -> None:
         """What is under way arrives not before ``until``."""
@@ -65,9 +68,10 @@ class Pipe:
 class Wire:
     """One connection between an edge and the cloud, as both drivers see it."""
 
-    def __init__(self, agenda: Agenda, link: LinkSettings, rng: random.Random) -> None:
-        self.up = Pipe(agenda, link, link.up, rng)
-        self.down = Pipe(agenda, link, link.down, rng)
+    def __init__(self, agenda: Agenda, link: Link, rng: random.Random) -> None:
+        luck = rng.getrandbits(32)
+        self.up = Way(agenda, link.up, FRAMING_UP, random.Random(f"up {luck}"))
+        self.down = Way(agenda, link.down, FRAMING_DOWN, random.Random(f"down {luck}"))
         self.edge_lost: Callable[[], None] = lambda: None
         self.cloud_lost: Callable[[], None] = lambda: None
 

@@ -12,6 +12,7 @@ from functools import partial
 from outrider.simulator.agenda import Agenda
 from outrider.simulator.cloud import SimCloud
 from outrider.simulator.edge import Models, SimEdge
+from outrider.simulator.links import Link
 from outrider.simulator.lm import ScriptedModels
 from outrider.simulator.settings import Trouble, WorldSettings
 from outrider.simulator.wire import Wire
@@ -42,7 +43,8 @@ class World:
     def _connect(self, edge: SimEdge) -> Wire:
         """A transport from an edge to the verifier; the cloud accepts it with its first byte."""
         settings = self.settings.edges[self.edges.index(edge)]
-        wire = Wire(self.agenda, settings.link, self._rng)
+        link = settings.link
+        wire = Wire(self.agenda, link if isinstance(link, Link) else link.link(), self._rng)
         self.cloud.accept(wire)
         return wire
 

@@ -1,0 +1,84 @@
+"""Pictures of the tables. Needs matplotlib, which is imported only here: extra ``bench``."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from outrider.protocol.errors import BackendError
+
+SHOWN = ("cloud", "cloud + n-gram", "lockstep", "co-located", "published", "streaming", "adaptive")
+"""Groups and strategies with a bar or a line each; of a group, its best row."""
+
+
+def draw(result: dict[str, Any], path: Path) -> None:
+    """Tokens a second by link, a panel for each machine and way. The ending says which format.
+
+    Raises:
+        BackendError: matplotlib is not installed.
+    """
+    pyplot = _pyplot()
+    rows = [r for r in result["rows"] if r.get("sweep") is None]
+    panels = list(dict.fromkeys((r["way"], r["machine"], r["record"]) for r in rows))
+    figure, axes = pyplot.subplots(
+        len(panels), 1, figsize=(11, 3.2 * len(panels)), squeeze=False, layout="constrained"
+    )
+    for (way, machine, record), axis in zip(panels, axes[:, 0], strict=True):
+        part = [r for r in rows if (r["way"], r["machine"], r["record"]) == (way, machine, record)]
+        links = list(dict.fromkeys(r["link"] for r in part))
+        for i, name in enumerate(SHOWN):
+            best = [_best(part, link, name) for link in links]
+            places = [x + (i - len(SHOWN) / 2) * 0.11 for x in range(len(links))]
+            axis.bar(places, best, 0.11, label=name)
+        axis.set_xticks(range(len(links)), links)
+        axis.set_ylabel("tokens/s")
+        axis.set_title(f"{way}, machine {machine}, {record}, paced", fontsize=9)
+    axes[0, 0].legend(fontsize=7, ncols=4)
+    figure.savefig(path)
+    pyplot.close(figure)
+
+
+def draw_sweep(rows: Sequence[dict[str, Any]], unit: str, path: Path) -> None:
+    """Tokens a second over the value that was swept.
+
+    Raises:
+        BackendError: matplotlib is not installed.
+    """
+    pyplot = _pyplot()
+    figure, axis = pyplot.subplots(figsize=(8, 4), layout="constrained")
+    values = list(dict.fromkeys(r["value"] for r in rows))
+    for name in SHOWN:
+        best = [_best([r for r in rows if r["value"] == v], None, name) for v in values]
+        axis.plot(values, best, marker=".", label=name)
+    axis.set_xscale("symlog")
+    axis.set_xlabel(unit)
+    axis.set_ylabel("tokens/s")
+    axis.legend(fontsize=7)
+    figure.savefig(path)
+    pyplot.close(figure)
+
+
+def _best(rows: Sequence[dict[str, Any]], link: str | None, name: str) -> float:
+    """The best rate of a strategy or group (objective latency where it is ours) on a link."""
+    ours = [r for r in rows if link in (None, r["link"])]
+    if name == "adaptive":
+        ours = [r for r in ours if r["objective"] == "latency"]
+    return max(
+        (
+            float(r["tokens_per_second"])
+            for r in ours
+            if r["strategy"] == name or (name != "cloud" and r["group"] == name)
+        ),
+        default=0.0,
+    )
+
+
+def _pyplot() -> Any:
+    try:
+        matplotlib = importlib.import_module("matplotlib")
+        matplotlib.use("agg")
+        return importlib.import_module("matplotlib.pyplot")
+    except ImportError as error:
+        raise BackendError("a plot needs matplotlib: pip install 'outrider[bench]'") from error

@@ -1,0 +1,93 @@
+"""The table in virtual time: strategies on links on machines, some processes at a time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import Any
+
+from outrider.benchmarks import record
+from outrider.benchmarks.rows import Setting, row
+from outrider.benchmarks.strategies import MACHINES, Machine, Strategy, table
+from outrider.benchmarks.virtual import Load, run
+from outrider.simulator.links import Direction, Link
+from outrider.simulator.profiles import PROFILES, link
+from outrider.simulator.traced import Record, independent
+
+INDEPENDENT = "independent "
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One cell of the table. ``link`` is a name that :func:`find_link` takes."""
+
+    machine: str
+    link: str
+    record: str
+    load: Load = Load()  # noqa: RUF009 - frozen
+    seed: int = 1
+
+
+def cells(
+    machines: Sequence[str], links: Sequence[str], records: Sequence[str], load: Load
+) -> list[Place]:
+    """Every combination."""
+    return [Place(m, at, r, load) for m in machines for r in records for at in links]
+
+
+def rows(places: Sequence[Place], say: Say, workers: int = 0) -> list[dict[str, Any]]:
+    """All rows of all cells, in order."""
+    workers = workers or min(4, os.cpu_count() or 1)
+    found: list[dict[str, Any]] = []
+    # Not forked: the caller may have threads.
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        for place, cell in zip(places, pool.map(cell_rows, places), strict=True):
+            say(f"virtual, machine {place.machine}, {place.link}, {place.record}")
+            found += cell
+    return found
+
+
+def cell_rows(place: Place, strategies: Sequence[Strategy] | None = None) -> list[dict[str, Any]]:
+    """The rows of one cell."""
+    machine = MACHINES[place.machine]
+    found, where = find_record(place.record), find_link(place.link, place.seed)
+    return [
+        one(strategy, machine, where, found, place) for strategy in strategies or table(machine)
+    ]
+
+
+def one(
+    strategy: Strategy, machine: Machine, where: Link, found: Record, place: Place
+) -> dict[str, Any]:
+    """One row."""
+    answers = run(strategy, machine, where, found, place.load, seed=place.seed)
+    lines = [line for line in found.lines if line.prompt]
+    prompt = len(lines[0].prompt) if lines else place.load.prompt
+    setting = Setting("virtual", place.link, machine, strategy, found.name, prompt)
+    return row(setting, answers)
+
+
+def find_record(name: str) -> Record:
+    """A recorded pair by name, or ``independent 0.8``."""
+    if name.startswith(INDEPENDENT):
+        return independent(float(name.removeprefix(INDEPENDENT)))
+    return record.load(name)
+
+
+def find_link(name: str, seed: int) -> Link:
+    """A profile, or a made-up link: ``rtt 60`` in ms without a limit, ``up 24`` in kbit/s."""
+    if name in PROFILES:
+        return link(name, seed)
+    kind, _, value = name.partition(" ")
+    rtt = float(value) / 1e3 if kind == "rtt" else SWEEP_RTT
+    rate = float(value) * 1e3 / 8 if kind == "up" else None
+    return Link(name=name, up=Direction(rate=rate, delay=rtt / 2), down=Direction(delay=rtt / 2))
+
+
+SWEEP_RTT = 0.06
+"""Round trip of the bandwidth sweep, in seconds."""

@@ -1,0 +1,176 @@
+"""One strategy on one link in virtual time: the real machines and engines, replayed models.
+
+The target's pass takes the same time whatever is in it, prompts in pieces of 256 ids a pass. Each
+answer is a session of its own. The same seed is the same weather for every strategy.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import msgspec
+
+from outrider.benchmarks.rows import Answer
+from outrider.benchmarks.strategies import Machine, Strategy
+from outrider.cloud_server.planner import EngineSettings
+from outrider.edge_client.policy import Policy
+from outrider.simulator import edge
+from outrider.simulator.links import Direction, Link, Pipe
+from outrider.simulator.settings import (
+    LIMITS,
+    Costs,
+    DrafterSettings,
+    EdgeSettings,
+    Turn,
+    WorldSettings,
+)
+from outrider.simulator.traced import VOCABULARY, Record, TracedDrafter, TracedTarget, choice
+from outrider.simulator.world import World
+
+WARM_UP = 50
+"""Tokens of the first answer, which is not counted."""
+
+BEGIN = 3.0
+"""Seconds after which the first answer is asked for: the link is up by then."""
+
+N_CTX = 8192
+NEAR = Link(name="beside", up=Direction(), down=Direction())
+"""Between two programs of one machine."""
+
+ROOMY = msgspec.structs.replace(
+    LIMITS, max_tokens=1 << 16, max_nodes_per_frame=64, max_nodes_in_flight=256, max_prompt=N_CTX
+)
+"""The limits of a real verifier."""
+
+VERDICT, REQUEST, TOKEN = 8, 48, 2
+"""Bytes of a verdict's header, a request's, and a token, framing included: for co-located rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is asked: ``answers`` of ``tokens`` tokens each, to prompts of ``prompt`` ids."""
+
+    answers: int = 2
+    tokens: int = 100
+    prompt: int = 32
+
+
+@dataclass(frozen=True, slots=True)
+class _Models:
+    record: Record
+    strategy: Strategy
+    seed: int
+
+    def target(self, settings: WorldSettings) -> TracedTarget:
+        return TracedTarget(self.record, self.seed, settings.n_ctx, settings.slots)
+
+    def drafter(self, world: WorldSettings, settings: DrafterSettings) -> TracedDrafter:
+        del world
+        return TracedDrafter(self.record, self.seed, settings.n_ctx)
+
+    def policy(self, settings: DrafterSettings) -> Policy:
+        del settings
+        return self.strategy.policy()
+
+
+def run(
+    strategy: Strategy,
+    machine: Machine,
+    link: Link,
+    record: Record,
+    load: Load,
+    *,
+    seed: int = 1,
+) -> list[Answer]:
+    """The counted answers of one run.
+
+    Raises:
+        RuntimeError: it did not come to an end: a bug.
+    """
+    here = strategy.group == "co-located"
+    if here:
+        machine = replace(machine, draft_step=machine.cloud_step, prefill_rate=1e4)
+    settings = _world(strategy, machine, NEAR if here else link, _turns(strategy, record, load))
+    world = World(replace(settings, seed=seed), _Models(record, strategy, seed))
+    if not world.run():
+        raise RuntimeError(f"{strategy.name} on {link.name} did not come to an end")
+    answers = [_answer(each, record, seed) for each in world.edges[0].conversations[0].answers[1:]]
+    return _carried(answers, link, seed, load) if here else answers
+
+
+def _turns(strategy: Strategy, record: Record, load: Load) -> tuple[Turn, ...]:
+    recorded = [line for line in record.lines if line.prompt]
+    turns = [
+        Turn(ids=line.prompt, max_tokens=len(line.tokens), objective=strategy.objective)
+        for line in recorded
+    ] or [
+        Turn(
+            ids=tuple(choice(i, 1000 + k) for i in range(load.prompt)),
+            max_tokens=load.tokens,
+            objective=strategy.objective,
+        )
+        for k in range(load.answers)
+    ]
+    warm_up = replace(turns[-1], max_tokens=WARM_UP)
+    return (warm_up, *(replace(turn, afresh=True) for turn in turns))
+
+
+def _world(
+    strategy: Strategy, machine: Machine, link: Link, turns: tuple[Turn, ...]
+) -> WorldSettings:
+    return WorldSettings(
+        vocabulary=VOCABULARY,
+        n_ctx=N_CTX,
+        edges=(
+            EdgeSettings(
+                link=link,
+                drafter=DrafterSettings(n_ctx=N_CTX) if strategy.drafts else None,
+                sessions=(turns,),
+                starts=(BEGIN,),
+            ),
+        ),
+        costs=Costs(
+            target_pass=machine.target_pass,
+            target_token=0.0,
+            draft_step=machine.draft_step,
+            draft_prefill=1 / machine.prefill_rate,
+        ),
+        engine=EngineSettings(lookup=strategy.lookup),
+        limits=ROOMY,
+        limit=3600.0,
+        max_steps=10_000_000,
+    )
+
+
+def _answer(seen: edge.Answer, record: Record, seed: int) -> Answer:
+    line = record.find(seen.prompt, len(seen.prompt))
+    expected = [line.token(i, seed) for i in range(seen.turn.max_tokens)]
+    return Answer(
+        asked=seen.started,
+        times=tuple(seen.times),
+        passes=seen.passes,
+        bytes_up=seen.bytes_up,
+        bytes_down=seen.bytes_down,
+        exact=seen.tokens == expected and seen.ends == ["length"] and not seen.faults,
+    )
+
+
+def _carried(answers: Sequence[Answer], link: Link, seed: int, load: Load) -> list[Answer]:
+    """What was committed in the cloud, as it reaches a user at the other end of the link."""
+    up = Pipe(link.up, random.Random(f"up {seed}"))
+    down = Pipe(link.down, random.Random(f"down {seed}"))
+    carried = []
+    for answer in answers:
+        asking = up.deliver_at(REQUEST + TOKEN * load.prompt, answer.asked) - answer.asked
+        times: list[float] = []
+        size = 0
+        for moment, group in groupby(answer.times):
+            count = len(list(group))
+            size += VERDICT + TOKEN * count
+            arrival = asking + down.deliver_at(VERDICT + TOKEN * count, moment)
+            times += [arrival] * count
+        carried.append(replace(answer, times=tuple(times), bytes_up=0, bytes_down=size))
+    return carried
