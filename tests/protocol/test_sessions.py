@@ -736,7 +736,10 @@ class TestCloud:
         pair.machine.cancel(session)
         pair.machine.open(session, Request(ids=(2,) * 1001, max_tokens=9))
         session.guess([5])
+        while pair.pull_up():
+            pass  # the guess leaves before the refusal comes
         assert refusals(pair.settle()) == ["prompt_too_long"]
+        assert pair.cloud_session(session).window.chain(9) == []
         pair.machine.open(session, Request(ids=(3,), max_tokens=9))
         session.guess(right(session, 1))
         pair.settle()
@@ -873,7 +876,7 @@ def test_opens_that_are_refused(
 
 
 def test_a_bias_on_a_token_that_does_not_exist(pair: ConnectionPair) -> None:
-    sampling = msgspec.structs.replace(OPEN.sampling, logit_bias=((26, 1.0),))
+    sampling = msgspec.structs.replace(OPEN.sampling, logit_bias=((25, 1.0), (26, 1.0)))
     pair.tell_cloud(msgspec.structs.replace(OPEN, sampling=sampling))
     data = pair.connection.next_message(0.0)
     assert data is not None

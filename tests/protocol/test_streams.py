@@ -29,6 +29,9 @@ class Streams(RuleBasedStateMachine):
         self.late: list[bytes] = []
         self.passes: list[tuple[EdgeSession, int, list[int], list[int]]] = []
         self.pair.connect()
+        for which in range(2):
+            self.ask(which, 1.0, [which, 3])
+        self.settle()
 
     # --- the user and the drafter -----------------------------------------------------------
 
@@ -64,6 +67,25 @@ class Streams(RuleBasedStateMachine):
         else:
             session.withdraw()
 
+    @rule(
+        which=st.integers(0, 1),
+        first=st.integers(-3, 3),
+        second=st.integers(-3, 3),
+        told=st.booleans(),
+    )
+    def round(self, which: int, first: int, second: int, told: bool) -> None:
+        """Guesses, a pass over them, others that arrive meanwhile; negative counts are wrong."""
+        for i, count in enumerate((first, second)):
+            if count:
+                self.guess(which, count > 0, abs(count))
+            self.up(4)
+            if i == 0:
+                self.pass_begins(which)
+        while self.passes:
+            self.pass_ends()
+        if told:
+            self.down(2)
+
     # --- the link ---------------------------------------------------------------------------
 
     @rule(count=st.integers(1, 4))
@@ -93,6 +115,17 @@ class Streams(RuleBasedStateMachine):
     @rule()
     def replace(self) -> None:
         self.late = list(self.pair.connect())
+
+    @rule(pulled=st.integers(0, 4), before=st.integers(0, 4))
+    def race(self, pulled: int, before: int) -> None:
+        """A connection is replaced, and what it had under way arrives after all, in between."""
+        for _ in range(pulled):
+            self.pair.pull_up()
+        self.replace()
+        for _ in range(before):
+            self.up(1)
+        while self.late:
+            self.late_bytes()
 
     @precondition(lambda self: self.late)
     @rule()
@@ -189,4 +222,4 @@ class Streams(RuleBasedStateMachine):
 
 
 TestStreams = Streams.TestCase
-TestStreams.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestStreams.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
