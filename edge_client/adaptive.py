@@ -21,11 +21,18 @@ from outrider.edge_client.policy import MAX_DRAFT, Observed, Plan, Policy
 PRIOR, PRIOR_WEIGHT = 0.7, 8.0
 """Acceptance assumed at first, and for how many judged guesses it counts."""
 
-HOPELESS = 0.03
+HOPELESS = 0.02
 """Chance that a guess is of use, under which drafting is stopped."""
 
+ENOUGH = 16.0
+"""Judged guesses without which the acceptance is no reason to stop: nobody learns by not trying."""
+
+UNLIKELY = 0.01
+"""Chance that a whole run of guesses is right, under which it is not made longer."""
+
 RETRY = 64
-"""Tokens after which an edge that stopped tries again, for ``TRIAL`` tokens: conditions change."""
+"""Tokens after which an edge that stopped tries again, for ``TRIAL`` tokens and as many as the cloud
+makes in two round trips: conditions change."""
 
 TRIAL = 12
 
@@ -75,6 +82,14 @@ class _Costs:
         return float(self.alpha ** (1 + self.rtt / gain))
 
 
+@dataclass(slots=True)
+class _Memory:
+    """What was chosen for one session before: the draft length, and where drafting was stopped."""
+
+    length: int = 4
+    stopped_at: int | None = None
+
+
 class Adaptive(Policy):
     """Chooses mode, frame and window anew before every frame, with memory of its last choice."""
 
@@ -83,20 +98,24 @@ class Adaptive(Policy):
     def __init__(self, longest: int = LONGEST, floor: float = 0.0) -> None:
         self._longest = min(longest, MAX_DRAFT)
         self._floor = floor
-        self._length = 4
-        self._stopped_at: int | None = None
+        self._memories: dict[int, _Memory] = {}
         self.reason = "nothing measured yet"
 
     def plan(self, observed: Observed) -> Plan:
         """The plan that the measurements predict to be best."""
         costs = _Costs.of(observed)
+        memory = self._memories.setdefault(observed.session, _Memory())
         if observed.emitted == 0:
-            self._stopped_at = None
+            memory.stopped_at = None
         if not self._joins_in_time(observed, costs):
             self.reason = "the answer will have ended before the prompt is read here"
             return OFF
-        plan = self._lockstep(costs) if observed.objective == "cost" else self._stream(costs)
-        return self._stop_or_retry(plan, observed)
+        plan = (
+            self._lockstep(costs)
+            if observed.objective == "cost"
+            else self._stream(costs, observed.judged)
+        )
+        return self._stop_or_retry(plan, observed, costs)
 
     def _joins_in_time(self, seen: Observed, costs: _Costs) -> bool:
         """The drafter has read what it is behind before the answer ends; the cloud goes on."""
@@ -108,10 +127,10 @@ class Adaptive(Policy):
             return False
         return seen.behind / catching_up < 0.8 * seen.left * costs.target
 
-    def _stream(self, costs: _Costs) -> Plan:
+    def _stream(self, costs: _Costs, judged: float) -> Plan:
         """Small frames, merged by the link when it is busy; a window that covers the trip."""
         useful = costs.useful()
-        if useful < HOPELESS:
+        if useful < HOPELESS and (useful == 0.0 or judged >= ENOUGH):
             self.reason = (
                 f"{useful:.0%} of the guesses would be of use at {costs.alpha:.0%} acceptance, "
                 f"{costs.rtt * 1e3:.0f} ms round trip"
@@ -119,30 +138,31 @@ class Adaptive(Policy):
             return OFF
         trip = costs.rtt + 2 * costs.target
         covers = math.ceil(trip / max(1e-4, costs.step)) + 2
-        likely = math.ceil(math.log(HOPELESS) / math.log(costs.alpha))
+        likely = math.ceil(math.log(UNLIKELY) / math.log(costs.alpha))
         window = max(2, min(covers, likely, 2 * self._longest))
         frame = max(1, min(8, int(FRAME_SHARE * costs.target / max(1e-6, costs.step))))
         self.reason = f"streaming, {frame} a frame, {window} ahead"
         return Plan(frame, max(window, frame), self._floor)
 
-    def _lockstep(self, costs: _Costs) -> Plan:
+    def _lockstep(self, costs: _Costs, memory: _Memory) -> Plan:
         """The longest draft whose speed is nearly the best: the fewest passes a token."""
         rates = {g: costs.lockstep(g) for g in range(1, self._longest + 1)}
         best = max(rates.values())
         chosen = max(g for g, rate in rates.items() if rate >= GOOD_ENOUGH * best)
-        if abs(chosen - self._length) > 1 or rates[self._length] * HYSTERESIS < rates[chosen]:
-            self._length += max(-2, min(2, chosen - self._length))  # a step at a time
-        self.reason = f"lockstep, {self._length} a frame"
-        return Plan(self._length, self._length, self._floor)
+        if abs(chosen - memory.length) > 1 or rates[memory.length] * HYSTERESIS < rates[chosen]:
+            memory.length += max(-2, min(2, chosen - memory.length))  # a step at a time
+        self.reason = f"lockstep, {memory.length} a frame"
+        return Plan(memory.length, memory.length, self._floor)
 
-    def _stop_or_retry(self, plan: Plan, seen: Observed) -> Plan:
+    def _stop_or_retry(self, plan: Plan, seen: Observed, costs: _Costs) -> Plan:
         """Once stopped, stay so for a while, then try for a few tokens whatever is predicted."""
         if plan.frame:
-            self._stopped_at = None
+            memory.stopped_at = None
             return plan
-        if self._stopped_at is None:
-            self._stopped_at = seen.emitted
-        if (seen.emitted - self._stopped_at) % (RETRY + TRIAL) >= RETRY:
+        if memory.stopped_at is None:
+            memory.stopped_at = seen.emitted
+        trial = TRIAL + math.ceil(2 * costs.rtt / costs.target)
+        if (seen.emitted - memory.stopped_at) % (RETRY + trial) >= RETRY:
             self.reason = f"trying again: {self.reason}"
             return Plan(1, 4, self._floor)
         return plan

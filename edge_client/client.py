@@ -13,6 +13,7 @@ from typing import Self
 
 from outrider.edge_client.answer import Ahead, Answer, AnswerText, Piece
 from outrider.edge_client.courier import Courier, Persistence
+from outrider.edge_client.decisions import DecisionLog
 from outrider.edge_client.drafter import Drafter, Guess
 from outrider.edge_client.engine import DraftWork, EdgeEngine, Idle, Prefill
 from outrider.edge_client.policy import Policy
@@ -52,6 +53,7 @@ class EdgeClient:
         key: str | None = None,
         context: ssl.SSLContext | None = None,
         persistence: Persistence | None = None,
+        log: DecisionLog | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.machine = EdgeMachine(describe(tokenizer), AGENT, os.urandom)
@@ -67,7 +69,7 @@ class EdgeClient:
             failed=self._fail,
         )
         self._drafter = drafter
-        self._engine = EdgeEngine(self.machine, drafter, policy) if drafter else None
+        self._engine = EdgeEngine(self.machine, drafter, policy, log) if drafter else None
         self._tasks: list[asyncio.Task[None]] = []
         self._draft_wake = asyncio.Event()
         self._streams: dict[int, asyncio.Queue[Event | Ahead | OutriderError]] = {}

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from outrider.edge_client.decisions import DecisionLog
 from outrider.edge_client.drafter import Guess
 from outrider.edge_client.policy import Observed, Plan, Policy
 from outrider.protocol.decoding.sampling import Sampling
@@ -21,6 +22,11 @@ PREFILL_SECONDS = 0.1
 """Longest piece of prefill, so that a verdict is never kept waiting by more."""
 
 FIRST_CHUNK = 32
+
+KNOWN_WELL, USUAL_WEIGHT = 16.0, 8.0
+"""Judged guesses after which a session tells how good the drafter is, and for how many that counts
+in the next session."""
+
 STEP_GAIN = 1 / 8
 
 
@@ -88,15 +94,23 @@ class EdgeEngine:
     streaming and say so. The drafter is only asked between works, when no thread is using it.
     """
 
-    def __init__(self, machine: EdgeMachine, drafter: Source, policy: Policy) -> None:
+    def __init__(
+        self,
+        machine: EdgeMachine,
+        drafter: Source,
+        policy: Policy,
+        log: DecisionLog | None = None,
+    ) -> None:
         self.machine = machine
         self.drafter = drafter
         self.policy = policy
+        self.log = log
         self.stats = EdgeStats()
         self.failed: BackendError | None = None
         self._turn = 0
         self._step: float | None = None
         self._prefill_rate: float | None = None
+        self._usual: float | None = None
         self._done_with: dict[int, tuple[int, int, int]] = {}
 
     def next(self, now: float) -> Work:
@@ -121,7 +135,7 @@ class EdgeEngine:
         ahead = session.window.ahead
         ids = (*session.ids, *ahead)
         behind = self.drafter.behind(ids)
-        plan = self._observe(session, behind)
+        plan = self._observe(session, behind, now)
         count = min(plan.frame, plan.window - len(ahead), self._room(session, len(ahead)))
         if plan.frame == 0 or (count <= 0 and not ahead):
             session.stop_riding()  # said once: the cloud need not wait for us
@@ -150,12 +164,18 @@ class EdgeEngine:
 
     def _observe(self, session: EdgeSession, behind: int) -> Plan:
         request = session.request
+        right, judged = session.right, session.judged
+        if judged >= KNOWN_WELL:
+            self._usual = right / judged
+        elif self._usual is not None:
+            right, judged = right + USUAL_WEIGHT * self._usual, judged + USUAL_WEIGHT
         return self.policy.plan(
             Observed(
+                session=session.handle,
                 link=self.machine.link,
                 objective=session.objective,
-                acceptance=session.right / session.judged if session.judged else None,
-                judged=session.judged,
+                acceptance=right / judged if judged else None,
+                judged=judged,
                 draft_step=self._step,
                 prefill_rate=self._prefill_rate,
                 behind=behind,

@@ -20,11 +20,13 @@ MAX_DRAFT = 64
 class Observed:
     """What a policy may look at. Times in seconds; None is unknown and must be handled.
 
-    ``acceptance`` is the share of ``judged`` recent guesses that were right. ``behind`` ids have to
+    ``session`` tells sessions apart, since one policy serves all of an edge. ``acceptance`` is the
+    share of ``judged`` recent guesses that were right. ``behind`` ids have to
     be evaluated before the drafter can guess, at ``prefill_rate`` ids a second. The answer has
     ``emitted`` tokens and at most ``left`` to come.
     """
 
+    session: int
     link: LinkEstimator
     objective: str
     acceptance: float | None
@@ -52,6 +54,8 @@ class Policy(ABC):
     """One small decision, taken anew before every frame."""
 
     name: str
+    reason: str = "fixed"
+    """Why the last plan is as it is, for people."""
 
     @abstractmethod
     def plan(self, observed: Observed) -> Plan:
