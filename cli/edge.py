@@ -18,8 +18,9 @@ from outrider.edge_client.drafter import Drafter
 from outrider.edge_client.policy import Fixed
 from outrider.protocol.edge_session import EdgeSession, Request
 from outrider.protocol.errors import HandshakeError, LinkError, OutriderError, SettingError
+from outrider.runtime.hub.need import check_memory
 from outrider.runtime.hub.resolve import resolve
-from outrider.runtime.lm.factory import choose, load_lm
+from outrider.runtime.lm.factory import load_lm
 from outrider.runtime.text.tokenizer import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ def load_edge(options: EdgeOptions) -> Edge:
     """
     Fixed(options.draft_max, options.draft_p_min)  # complains before anything is loaded
     if options.draft_max:
-        choose(options.pack, options.drafter_backend)  # so does this
+        # So does this, also where the model needs more memory than there is.
+        check_memory(options.pack, options.ctx_size, backend=options.drafter_backend)
     tokenizer = load_tokenizer(options.pack)
     for warning in tokenizer.warnings:
         logs.warn(warning)

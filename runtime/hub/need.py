@@ -17,7 +17,11 @@ from outrider.runtime.lm.factory import choose
 from outrider.runtime.lm.memory import MIB, available
 
 BATCH = 512
-"""Tokens of one decode, for which llama.cpp sets its buffers aside."""
+"""Tokens of one decode at most."""
+
+ROWS = 64
+"""Tokens of one decode whose logits are asked for: room for the others is set aside but stays
+untouched, and takes no memory."""
 
 BASE = 90 * MIB
 """Python, numpy and the backend's own library, before any model."""
@@ -27,13 +31,17 @@ _CACHE_BYTES = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32}
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Bytes: the weights, the cache of ``n_ctx`` ids a sequence, buffers, everything else."""
+    """Bytes: the weights, the cache of ``n_ctx`` ids a sequence, buffers, everything else.
+
+    ``per_id`` of the total are due to each id of the context.
+    """
 
     weights: int
     cache: int
     buffers: int
     base: int
     n_ctx: int
+    per_id: float
 
     @property
     def total(self) -> int:
@@ -52,13 +60,15 @@ def mib(count: int) -> str:
     return f"{count / MIB:.0f} MiB"
 
 
-def estimate(path: str | Path, n_ctx: int = 0, *, kv: str = "f32", n_seq: int = 1) -> Need:
+def estimate(
+    path: str | Path, n_ctx: int = 0, *, kv: str = "f32", n_seq: int = 1, backend: str = "auto"
+) -> Need:
     """What loading a model file or draft pack will take. ``n_ctx`` 0 is the model's own.
 
     Raises:
         BackendError, SettingError: there is no model there, or its header is broken.
     """
-    file, kind, _ = choose(Path(path))
+    file, kind, _ = choose(Path(path), backend)
     if kind == "llama":
         return estimate_gguf(read_header(file), n_ctx, kv=kv, n_seq=n_seq)
     return _estimate_onnx(file, n_ctx, n_seq)
@@ -74,14 +84,15 @@ def estimate_gguf(header: GgufHeader, n_ctx: int = 0, *, kv: str = "f32", n_seq:
     key = header.number("attention.key_length") or width // heads
     value = header.number("attention.value_length") or width // heads
     layers = header.number("block_count") or 0
-    per_id = layers * kv_heads * (key + value) * _CACHE_BYTES.get(kv, 4.0)
+    cached = layers * kv_heads * (key + value) * _CACHE_BYTES.get(kv, 4.0) * n_seq
     vocabulary = header.lengths.get("tokenizer.ggml.tokens", 0)
     feed = header.number("feed_forward_length") or 4 * width
-    # llama.cpp sets room aside for the logits of a whole batch, and for one layer's work. Without
-    # flash attention (an f32 cache) the scores of a batch against the whole context come on top.
-    scores = heads * n_ctx if kv == "f32" else 0
-    buffers = 4 * BATCH * (vocabulary + 2 * feed + 4 * width + scores)
-    return Need(header.tensor_bytes, int(per_id * n_ctx * n_seq), buffers, BASE, n_ctx)
+    # Logits, and one layer's work. Without flash attention (an f32 cache) the scores of a batch
+    # against the whole context come on top.
+    scores = 4 * BATCH * heads if kv == "f32" else 0
+    buffers = 4 * (ROWS * vocabulary + BATCH * (2 * feed + 4 * width)) + scores * n_ctx
+    cache = int(cached * n_ctx)
+    return Need(header.tensor_bytes, cache, buffers, BASE, n_ctx, cached + scores)
 
 
 def _estimate_onnx(file: Path, n_ctx: int, n_seq: int) -> Need:
@@ -92,10 +103,10 @@ def _estimate_onnx(file: Path, n_ctx: int, n_seq: int) -> Need:
     facts = read_json(file.parent / "outrider_onnx.json")
     trained = int(facts.get("max_position_embeddings") or 0)
     n_ctx = min(n_ctx or trained, trained or n_ctx)
-    per_id = 8 * int(facts.get("layers", 0)) * int(facts.get("kv_heads", 0))
-    per_id *= int(facts.get("head_dim", 0))
-    buffers = 4 * BATCH * int(facts.get("vocab_size", 0)) + weights // 4
-    return Need(weights, per_id * n_ctx * n_seq, buffers, BASE, n_ctx)
+    cached = 8 * n_seq * int(facts.get("layers", 0)) * int(facts.get("kv_heads", 0))
+    cached *= int(facts.get("head_dim", 0))
+    buffers = 4 * ROWS * int(facts.get("vocab_size", 0)) + weights // 4
+    return Need(weights, cached * n_ctx, buffers, BASE, n_ctx, cached)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -115,14 +126,17 @@ def read_json(path: Path) -> dict[str, Any]:
     return found
 
 
-def check_memory(path: str | Path, n_ctx: int = 0, *, kv: str = "f32", n_seq: int = 1) -> Need:
+def check_memory(
+    path: str | Path, n_ctx: int = 0, *, kv: str = "f32", n_seq: int = 1, backend: str = "auto"
+) -> Need:
     """Refuse a model that does not fit, before it is loaded; give what it needs.
 
     Raises:
+        SettingError: the backend does not read this path.
         BackendError: it needs more memory than there is (both numbers are named), or cannot be
         read.
     """
-    need = estimate(path, n_ctx, kv=kv, n_seq=n_seq)
+    need = estimate(path, n_ctx, kv=kv, n_seq=n_seq, backend=backend)
     free = available()
     if free is not None and need.total > free:
         raise BackendError(
@@ -133,9 +147,9 @@ def check_memory(path: str | Path, n_ctx: int = 0, *, kv: str = "f32", n_seq: in
 
 def advice(need: Need, free: int) -> str:
     """What to do about a model that does not fit."""
-    fixed = need.total - need.cache
-    if fixed < free and need.n_ctx and need.cache:
-        fits = int((free - fixed) / (need.cache / need.n_ctx)) // 256 * 256
-        if fits >= 256:
+    fixed = need.total - need.per_id * need.n_ctx
+    if need.per_id and fixed < free:
+        fits = int((free - fixed) / need.per_id) // 256 * 256
+        if 256 <= fits < need.n_ctx:
             return f"use a context of at most {fits} (--ctx-size {fits}), or end other programs"
     return "use a smaller model or quantization, or end other programs"

@@ -65,7 +65,7 @@ def test_one_that_does_not_fit_is_not_loaded(monkeypatch: pytest.MonkeyPatch, qu
 
 
 def test_one_that_barely_fits_is_warned_about(monkeypatch: pytest.MonkeyPatch, quick: Any) -> None:
-    monkeypatch.setattr(memory, "available", lambda: 125 * MIB)
+    monkeypatch.setattr(memory, "available", lambda: 115 * MIB)
     assert by_name(DRAFTER)["draft model's memory"].state == "warning"
 
 
