@@ -31,8 +31,8 @@ UNLIKELY = 0.01
 """Chance that a whole run of guesses is right, under which it is not made longer."""
 
 RETRY = 64
-"""Tokens after which an edge that stopped tries again, for ``TRIAL`` tokens and as many as the cloud
-makes in two round trips: conditions change."""
+"""Tokens after which an edge that stopped tries again, for ``TRIAL`` tokens and as many as the
+cloud makes in two round trips: conditions change."""
 
 TRIAL = 12
 
@@ -111,11 +111,11 @@ class Adaptive(Policy):
             self.reason = "the answer will have ended before the prompt is read here"
             return OFF
         plan = (
-            self._lockstep(costs)
+            self._lockstep(costs, memory)
             if observed.objective == "cost"
             else self._stream(costs, observed.judged)
         )
-        return self._stop_or_retry(plan, observed, costs)
+        return self._stop_or_retry(plan, observed, costs, memory)
 
     def _joins_in_time(self, seen: Observed, costs: _Costs) -> bool:
         """The drafter has read what it is behind before the answer ends; the cloud goes on."""
@@ -154,7 +154,7 @@ class Adaptive(Policy):
         self.reason = f"lockstep, {memory.length} a frame"
         return Plan(memory.length, memory.length, self._floor)
 
-    def _stop_or_retry(self, plan: Plan, seen: Observed, costs: _Costs) -> Plan:
+    def _stop_or_retry(self, plan: Plan, seen: Observed, costs: _Costs, memory: _Memory) -> Plan:
         """Once stopped, stay so for a while, then try for a few tokens whatever is predicted."""
         if plan.frame:
             memory.stopped_at = None

@@ -162,27 +162,29 @@ class EdgeEngine:
             started=now,
         )
 
-    def _observe(self, session: EdgeSession, behind: int) -> Plan:
+    def _observe(self, session: EdgeSession, behind: int, now: float) -> Plan:
         request = session.request
         right, judged = session.right, session.judged
         if judged >= KNOWN_WELL:
             self._usual = right / judged
         elif self._usual is not None:
             right, judged = right + USUAL_WEIGHT * self._usual, judged + USUAL_WEIGHT
-        return self.policy.plan(
-            Observed(
-                session=session.handle,
-                link=self.machine.link,
-                objective=session.objective,
-                acceptance=right / judged if judged else None,
-                judged=judged,
-                draft_step=self._step,
-                prefill_rate=self._prefill_rate,
-                behind=behind,
-                left=(request.max_tokens if request else 0) - session.emitted,
-                emitted=session.emitted,
-            )
+        observed = Observed(
+            session=session.handle,
+            link=self.machine.link,
+            objective=session.objective,
+            acceptance=right / judged if judged else None,
+            judged=judged,
+            draft_step=self._step,
+            prefill_rate=self._prefill_rate,
+            behind=behind,
+            left=(request.max_tokens if request else 0) - session.emitted,
+            emitted=session.emitted,
         )
+        plan = self.policy.plan(observed)
+        if self.log is not None:
+            self.log.consider(now, observed, plan, self.policy.reason)
+        return plan
 
     def _room(self, session: EdgeSession, ahead: int) -> int:
         """Guesses that can still matter: within both contexts and the answer's length.
