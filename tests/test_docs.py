@@ -119,7 +119,7 @@ def test_every_module_has_its_line() -> None:
 
 
 def test_no_line_is_about_a_module_that_is_gone() -> None:
-    assert sorted(set(listed()) - modules()) == []
+    assert [name for name in listed() if not (ROOT / name).is_file()] == []
     assert len(listed()) == len(set(listed()))
 
 
