@@ -60,9 +60,10 @@ def demo(
     max_tokens: o.MaxTokens = 96,
     temp: o.Temp = 0.0,
     seed: o.Seed = None,
-    draft_max: o.DraftMax = o.DEFAULT_DRAFT_MAX,
+    policy: o.PolicyOption = o.PolicyName.FIXED,
+    draft_max: o.DraftMax = None,
     draft_p_min: o.DraftPMin = o.DEFAULT_DRAFT_P_MIN,
-    objective: o.ObjectiveOption = None,
+    objective: o.ObjectiveOption = o.Objective.COST,
     drafter_backend: o.DrafterBackendOption = o.DrafterBackend.AUTO,
     target_backend: Annotated[
         o.TargetBackend,
@@ -101,6 +102,7 @@ def demo(
     edge = load_edge(
         EdgeOptions(
             cloud="",
+            policy=policy.value,
             draft_max=draft_max,
             draft_p_min=draft_p_min,
             drafter_backend=drafter_backend.value,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 
 from outrider.cli import embedded, logs
 from outrider.cli.exits import NotConnectedError, not_connected
+from outrider.edge_client.adaptive import LONGEST, Adaptive
 from outrider.edge_client.answer import Ahead, Answer, Piece
 from outrider.edge_client.client import EdgeClient
 from outrider.edge_client.courier import Persistence
+from outrider.edge_client.decisions import DecisionLog
 from outrider.edge_client.drafter import Drafter
-from outrider.edge_client.policy import Fixed
+from outrider.edge_client.policy import Fixed, Policy
 from outrider.protocol.edge_session import EdgeSession, Request
 from outrider.protocol.errors import HandshakeError, LinkError, OutriderError, SettingError
 from outrider.runtime.hub.need import check_memory
@@ -27,12 +29,18 @@ if TYPE_CHECKING:
     import ssl
 
 
+DEFAULT_LENGTH = 6
+"""Draft length of the fixed policy: with acceptance about 0.7 the longest that still pays."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeOptions:
-    """Where the cloud is and how to draft for it. ``draft_max`` 0: not at all."""
+    """Where the cloud is and how to draft for it. ``draft_max`` 0: not at all; None: as usual."""
 
     cloud: str
-    draft_max: int
+    draft_max: int | None = None
+    policy: str = "adaptive"
+    decision_log: Path | None = None
     api_key: str | None = None
     api_key_file: Path | None = None
     tls_fingerprint: str | None = None
@@ -67,8 +75,8 @@ def load_edge(options: EdgeOptions) -> Edge:
     Raises:
         SettingError: settings that contradict each other. BackendError: a file does not load.
     """
-    Fixed(options.draft_max, options.draft_p_min)  # complains before anything is loaded
-    if options.draft_max:
+    policy = make_policy(options)  # complains before anything is loaded
+    if options.draft_max != 0:
         # So does this, also where the model needs more memory than there is.
         check_memory(options.pack, options.ctx_size, backend=options.drafter_backend)
     tokenizer = load_tokenizer(options.pack)
@@ -83,9 +91,40 @@ def load_edge(options: EdgeOptions) -> Edge:
         logs.note(f"drafter on {loaded.note}")
     drafter = Drafter(loaded.lm, tokenizer.size, tokenizer.eos)
     name = f"{loaded.path.name} ({loaded.backend})"
-    tokens = "token" if options.draft_max == 1 else "tokens"
-    mode = f"drafting with {name}, {options.draft_max} {tokens} a frame"
+    mode = f"drafting with {name}, {policy.about}"
     return Edge(tokenizer, drafter, name, mode, options)
+
+
+def make_policy(options: EdgeOptions) -> Policy:
+    """The policy that the flags ask for.
+
+    Raises:
+        SettingError: a length or floor out of range.
+    """
+    if options.policy == "fixed" or options.draft_max == 0:
+        length = DEFAULT_LENGTH if options.draft_max is None else options.draft_max
+        return Fixed(length, options.draft_p_min)
+    longest = LONGEST if options.draft_max is None else options.draft_max
+    Fixed(longest, options.draft_p_min)  # the same ranges
+    return Adaptive(longest, options.draft_p_min)
+
+
+@contextmanager
+def decision_log(options: EdgeOptions) -> Iterator[DecisionLog | None]:
+    """The log of the policy's decisions, open for appending, if one was asked for.
+
+    Raises:
+        SettingError: the file cannot be opened.
+    """
+    if options.decision_log is None:
+        yield None
+        return
+    try:
+        out = options.decision_log.expanduser().open("a", encoding="utf-8")
+    except OSError as error:
+        raise SettingError(f"--decision-log {options.decision_log}: {error.strerror}") from error
+    with out:
+        yield DecisionLog(out)
 
 
 @asynccontextmanager
@@ -96,28 +135,31 @@ async def connected(edge: Edge, *, model: str | None = None) -> AsyncIterator[Ed
         NotConnectedError: no connection, or the two ends do not fit. SettingError: bad flags.
     """
     options = edge.options
-    client = EdgeClient(
-        options.cloud,
-        edge.tokenizer,
-        edge.drafter,
-        Fixed(options.draft_max, options.draft_p_min),
-        key=read_key(options),
-        context=tls_context(options),
-        persistence=Persistence(give_up=options.reconnect),
-    )
-    try:
-        await client.__aenter__()
-    except (HandshakeError, LinkError) as error:
-        raise not_connected(error) from error
-    try:
-        served = client.welcome.model
-        if model is not None and served not in (model, Path(model).name):
-            raise NotConnectedError(
-                f"the cloud serves {served!r}, not {model!r}: leave --model out, or ask another one"
-            )
-        yield client
-    finally:
-        await client.__aexit__(None, None, None)
+    with decision_log(options) as log:
+        client = EdgeClient(
+            options.cloud,
+            edge.tokenizer,
+            edge.drafter,
+            make_policy(options),
+            key=read_key(options),
+            context=tls_context(options),
+            persistence=Persistence(give_up=options.reconnect),
+            log=log,
+        )
+        try:
+            await client.__aenter__()
+        except (HandshakeError, LinkError) as error:
+            raise not_connected(error) from error
+        try:
+            served = client.welcome.model
+            if model is not None and served not in (model, Path(model).name):
+                raise NotConnectedError(
+                    f"the cloud serves {served!r}, not {model!r}: leave --model out, "
+                    "or ask another one"
+                )
+            yield client
+        finally:
+            await client.__aexit__(None, None, None)
 
 
 def read_key(options: EdgeOptions) -> str | None:

@@ -11,9 +11,6 @@ import typer
 from outrider.cli.settings import config_callback
 
 DEFAULT_CLOUD = "ws://127.0.0.1:8471"
-DEFAULT_DRAFT_MAX = 4
-"""Guesses that are right with probability 0.6 to 0.8 each pay up to about here in lockstep."""
-
 DEFAULT_DRAFT_P_MIN = 0.2
 """A guess that the drafter itself hardly believes costs bytes and verification for nothing."""
 
@@ -46,6 +43,13 @@ class Objective(StrEnum):
     LATENCY = "latency"
     BALANCED = "balanced"
     COST = "cost"
+
+
+class PolicyName(StrEnum):
+    """How far to draft ahead."""
+
+    ADAPTIVE = "adaptive"
+    FIXED = "fixed"
 
 
 class Draft(StrEnum):
@@ -141,8 +145,8 @@ ObjectiveOption = Annotated[
     typer.Option(
         "--objective",
         rich_help_panel=DRAFTING,
-        help="What to save: the user's time, the cloud's, or both alike (default: what the cloud "
-        "is set to, which is also the dearest that it grants).",
+        help="What to save: the user's time (latency), the cloud's (cost), or both alike "
+        "(balanced, the default). The cloud may grant a cheaper one.",
     ),
 ]
 
@@ -176,14 +180,31 @@ DraftOption = Annotated[
     ),
 ]
 DraftMax = Annotated[
-    int,
+    int | None,
     typer.Option(
         "--draft-max",
         min=0,
         max=64,
         metavar="N",
         rich_help_panel=DRAFTING,
-        help="Tokens in a frame of guesses; 0 is --draft off.",
+        help="Longest draft: of the fixed policy the tokens in a frame; 0 is --draft off.",
+    ),
+]
+PolicyOption = Annotated[
+    PolicyName,
+    typer.Option(
+        "--policy",
+        rich_help_panel=DRAFTING,
+        help="How far to draft: adaptive measures link, drafter and cloud; fixed is lockstep.",
+    ),
+]
+DecisionLogOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--decision-log",
+        metavar="FILE",
+        rich_help_panel=DRAFTING,
+        help="Append a JSON line for every change of plan: measured, chosen, why, what came of it.",
     ),
 ]
 DraftPMin = Annotated[

@@ -41,8 +41,10 @@ def run(
     draft_model: o.DraftModel = None,
     drafter_backend: o.DrafterBackendOption = o.DrafterBackend.AUTO,
     draft: o.DraftOption = o.Draft.AUTO,
-    draft_max: o.DraftMax = o.DEFAULT_DRAFT_MAX,
+    policy: o.PolicyOption = o.PolicyName.ADAPTIVE,
+    draft_max: o.DraftMax = None,
     draft_p_min: o.DraftPMin = o.DEFAULT_DRAFT_P_MIN,
+    decision_log: o.DecisionLogOption = None,
     objective: o.ObjectiveOption = None,
     ctx_size: o.DraftCtx = 0,
     threads: o.DraftThreads = 1,
@@ -122,6 +124,8 @@ def run(
             tls_ca=tls_ca,
             draft_model=draft_model,
             drafter_backend=drafter_backend.value,
+            policy=policy.value,
+            decision_log=decision_log,
             draft_max=0 if draft is o.Draft.OFF else draft_max,
             draft_p_min=draft_p_min,
             ctx_size=ctx_size,
@@ -151,7 +155,9 @@ def _contradictions(ctx: typer.Context, *, raw: bool, system: str | None, stops:
         raise SettingError("--raw and --system contradict each other: raw text has no messages")
     if any(not stop for stop in stops):
         raise SettingError("--stop is empty; it must be at least one character")
-    typed = given_as_flag(ctx, "draft", "draft_max", "draft_p_min", "drafter_backend", "threads")
+    typed = given_as_flag(
+        ctx, "draft", "draft_max", "draft_p_min", "drafter_backend", "threads", "policy"
+    )
     if "--draft" in typed and ctx.params["draft"] is o.Draft.OFF and len(typed) > 1:
         if typed[1:] == ["--draft-max"] and ctx.params["draft_max"] == 0:
             return

@@ -101,6 +101,10 @@ class Adaptive(Policy):
         self._memories: dict[int, _Memory] = {}
         self.reason = "nothing measured yet"
 
+    @property
+    def about(self) -> str:
+        return "as far ahead as it pays"
+
     def plan(self, observed: Observed) -> Plan:
         """The plan that the measurements predict to be best."""
         costs = _Costs.of(observed)

@@ -112,6 +112,7 @@ class EdgeEngine:
         self._prefill_rate: float | None = None
         self._usual: float | None = None
         self._done_with: dict[int, tuple[int, int, int]] = {}
+        self._unsure: set[int] = set()
 
     def next(self, now: float) -> Work:
         """The drafter's next work, sessions in turn."""
@@ -147,7 +148,8 @@ class EdgeEngine:
         chunk = self._chunk()
         if behind > chunk:
             return Prefill(session, ids, chunk, now)
-        session.ride()
+        if session.handle not in self._unsure:
+            session.ride()
         return DraftWork(
             session=session,
             answer=session.answer,
@@ -234,6 +236,10 @@ class EdgeEngine:
             return
         self.stats.dropped += len(guess.tokens) - len(tokens)
         short = len(guess.tokens) < work.count  # an end token, or too unsure: no more at this place
+        if guess.tokens:
+            self._unsure.discard(session.handle)
+        else:  # do not announce guesses again before there are some
+            self._unsure.add(session.handle)
         if tokens:
             outstanding = len(session.window.ahead) + len(tokens)
             full = short or outstanding >= work.window

@@ -57,6 +57,11 @@ class Policy(ABC):
     reason: str = "fixed"
     """Why the last plan is as it is, for people."""
 
+    @property
+    def about(self) -> str:
+        """What the policy does, in a few words for people."""
+        return self.name
+
     @abstractmethod
     def plan(self, observed: Observed) -> Plan:
         """What to do now."""
@@ -69,6 +74,13 @@ class Steady(Policy):
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
+
+    @property
+    def about(self) -> str:
+        plan = self._plan
+        tokens = "token" if plan.frame == 1 else "tokens"
+        ahead = "" if plan.window == plan.frame else f", up to {plan.window} ahead"
+        return f"{plan.frame} {tokens} a frame{ahead}"
 
     def plan(self, observed: Observed) -> Plan:  # noqa: ARG002 - it never changes
         return self._plan

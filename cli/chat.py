@@ -1,0 +1,220 @@
+"""``outrider chat``: a conversation with the target in the cloud, drafted here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from outrider.cli import logs
+from outrider.cli import options as o
+from outrider.cli.run import TEXT, _contradictions
+
+if TYPE_CHECKING:
+    from outrider.cli.chat_link import ChatLink
+    from outrider.cli.chat_loop import ChatSettings
+    from outrider.cli.edge import Edge
+
+DEFAULT_MAX_TOKENS = 1024
+
+
+def chat(
+    ctx: typer.Context,
+    *,
+    cloud: o.Cloud = o.DEFAULT_CLOUD,
+    api_key: o.ApiKey = None,
+    api_key_file: o.ApiKeyFile = None,
+    tls_fingerprint: o.TlsFingerprint = None,
+    tls_ca: o.TlsCa = None,
+    reconnect: o.Reconnect = 30.0,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            "-m",
+            metavar="NAME",
+            rich_help_panel=o.CONNECTION,
+            help="The target that is expected; another one is refused.",
+        ),
+    ] = None,
+    draft_model: o.DraftModel = None,
+    drafter_backend: o.DrafterBackendOption = o.DrafterBackend.AUTO,
+    draft: o.DraftOption = o.Draft.AUTO,
+    policy: o.PolicyOption = o.PolicyName.ADAPTIVE,
+    draft_max: o.DraftMax = None,
+    draft_p_min: o.DraftPMin = o.DEFAULT_DRAFT_P_MIN,
+    decision_log: o.DecisionLogOption = None,
+    objective: o.ObjectiveOption = None,
+    ctx_size: o.DraftCtx = 0,
+    threads: o.DraftThreads = 1,
+    temp: o.Temp = 0.0,
+    top_k: o.TopK = 0,
+    top_p: o.TopP = 1.0,
+    min_p: o.MinP = 0.0,
+    repeat_penalty: o.RepeatPenalty = 1.0,
+    repeat_last_n: o.RepeatLastN = 64,
+    presence_penalty: o.PresencePenalty = 0.0,
+    frequency_penalty: o.FrequencyPenalty = 0.0,
+    logit_bias: o.LogitBias = None,
+    seed: o.Seed = None,
+    max_tokens: o.MaxTokens = DEFAULT_MAX_TOKENS,
+    ignore_eos: Annotated[
+        bool,
+        typer.Option("--ignore-eos", help="Go on after end tokens.", rich_help_panel=o.SAMPLING),
+    ] = False,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--stop",
+            metavar="TEXT",
+            rich_help_panel=TEXT,
+            allow_from_autoenv=False,
+            help="End an answer before this text; may be repeated.",
+        ),
+    ] = None,
+    system: Annotated[
+        str | None,
+        typer.Option("--system", metavar="TEXT", rich_help_panel=TEXT, help="System message."),
+    ] = None,
+    raw: Annotated[
+        bool,
+        typer.Option(
+            "--raw",
+            rich_help_panel=TEXT,
+            help="Continue one plain text by turns, without the model's chat template.",
+        ),
+    ] = False,
+    no_history: Annotated[
+        bool,
+        typer.Option(
+            "--no-history",
+            rich_help_panel=TEXT,
+            help="Neither read nor write the history of typed lines.",
+        ),
+    ] = False,
+    json: Annotated[
+        bool,
+        typer.Option("--json", help="Print one JSON object an answer.", rich_help_panel=o.OUTPUT),
+    ] = False,
+    verbose: o.Verbose = False,
+    config: o.Config = None,  # noqa: ARG001 - its callback reads it
+) -> None:
+    """Talk with the target.
+
+    Guesses of the drafter here stand dim behind the text until the target in
+    the cloud has confirmed them (with NO_COLOR set they are not shown at
+    all). Ctrl-C cancels an answer, /help lists what else there is. From a
+    pipe every line is a message, and only answers go to standard output.
+
+    Example: outrider chat --cloud wss://gpu.example:8471 -md qwen2.5-coder
+    """
+    logs.configure(verbose)
+    _contradictions(ctx, raw=raw, system=system, stops=stop or [])
+    signal.signal(signal.SIGTERM, _terminated)
+    from outrider.cli import prompt as prompts
+    from outrider.cli.chat_loop import ChatSettings
+    from outrider.cli.edge import EdgeOptions, load_edge
+    from outrider.protocol.decoding.sampling import Sampling
+
+    sampling = Sampling(
+        temperature=temp,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repeat_penalty,
+        repetition_window=repeat_last_n,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        logit_bias=prompts.parse_bias(logit_bias or ()),
+        seed=seed or 0,
+    )
+    edge = load_edge(
+        EdgeOptions(
+            cloud=cloud,
+            api_key=api_key,
+            api_key_file=api_key_file,
+            tls_fingerprint=tls_fingerprint,
+            tls_ca=tls_ca,
+            draft_model=draft_model,
+            drafter_backend=drafter_backend.value,
+            policy=policy.value,
+            decision_log=decision_log,
+            draft_max=0 if draft is o.Draft.OFF else draft_max,
+            draft_p_min=draft_p_min,
+            ctx_size=ctx_size,
+            threads=threads,
+            reconnect=reconnect,
+        )
+    )
+    settings = ChatSettings(
+        sampling=sampling,
+        seed=seed,
+        max_tokens=max_tokens,
+        stops=tuple(stop or ()),
+        ignore_eos=ignore_eos,
+        as_json=json,
+    )
+    from outrider.cli.chat_link import ChatLink, notices
+
+    with ChatLink(edge, model) as link, notices(link):
+        _converse(
+            edge,
+            link,
+            settings,
+            raw=raw,
+            system=system,
+            objective=objective.value if objective else None,
+            history=not no_history,
+        )
+
+
+def _converse(
+    edge: Edge,
+    link: ChatLink,
+    settings: ChatSettings,
+    *,
+    raw: bool,
+    system: str | None,
+    objective: str | None,
+    history: bool,
+) -> None:
+    from outrider.cli.chat_commands import WORDS
+    from outrider.cli.chat_input import Reader, history_file
+    from outrider.cli.chat_loop import Chat
+    from outrider.cli.chat_screen import Screen
+    from outrider.cli.chat_talk import Conversation
+
+    person = sys.stdin is not None and sys.stdin.isatty()
+    shown = sys.stdout.isatty() and not settings.as_json
+    tails = not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
+    why = _plain_because(edge, link, raw=raw, system=system)
+    talk = Conversation(plain=why is not None, system=system)
+    screen = Screen(sys.stdout, terminal=shown, tails=tails, silent=settings.as_json)
+    chat = Chat(edge, link, talk, screen, settings, interactive=person)
+    chat.objective = objective
+    if person or logs.verbose():
+        chat.greet()
+    if why:
+        logs.note(f"{why}: text is continued as it is, turn by turn")
+    reader = Reader(interactive=person, history=history_file() if history else None, words=WORDS)
+    chat.run(reader)
+
+
+def _plain_because(edge: Edge, link: ChatLink, *, raw: bool, system: str | None) -> str | None:
+    """Why this is no chat with messages, if it is not."""
+    if raw:
+        return "--raw"
+    if edge.options.draft_model is None and system is None:
+        return "the embedded models know no chat"  # they have a template, and never saw it used
+    if edge.tokenizer.chat is None and link.client.welcome.same_template:
+        return "the model has no chat template"
+    return None
+
+
+def _terminated(_number: int, _frame: FrameType | None) -> NoReturn:
+    """Leave in order: the terminal's settings are put back and the cloud is told."""
+    sys.exit(128 + signal.SIGTERM)
