@@ -12,6 +12,7 @@ import typer
 from outrider.cli import exits, logs
 from outrider.cli import version as versions
 from outrider.cli.bench import LazyBench
+from outrider.cli.chat import chat
 from outrider.cli.demo import demo
 from outrider.cli.doctor import doctor
 from outrider.cli.inspect import inspect
@@ -40,7 +41,7 @@ app = typer.Typer(
 cloud = typer.Typer(help="The cloud's side: serve a target.", context_settings=_CONTEXT)
 bench = typer.Typer(cls=LazyBench, help="Measure speed, bytes and overheads.")
 
-for function in (demo, run, doctor, inspect, pull, versions.version):
+for function in (demo, run, chat, doctor, inspect, pull, versions.version):
     app.command(cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG)(function)
 cloud.command("serve", cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG)(serve)
 app.add_typer(cloud, name="cloud")

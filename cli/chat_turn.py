@@ -1,0 +1,146 @@
+"""One answer of a chat, from the question to its figures."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from time import monotonic
+
+from outrider.cli.chat_link import ChatLink, Interrupt, Notice, Over, Waiting
+from outrider.cli.chat_screen import Screen
+from outrider.edge_client.answer import Ahead, Answer, Piece
+from outrider.protocol.edge_session import EdgeSession, Request
+from outrider.protocol.errors import OutriderError
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """An answer as far as it came; ``error`` or ``cancelled`` tell why it is not whole.
+
+    ``cached`` of its prompt's tokens were known to both ends already.
+    """
+
+    answer: Answer
+    cached: int
+    error: OutriderError | None = None
+    cancelled: bool = False
+
+
+class Turn:
+    """Shows one answer while it comes and keeps what was verified, however it ends."""
+
+    def __init__(self, link: ChatLink, session: EdgeSession, screen: Screen, patience: float):
+        self._link, self._session, self._screen = link, session, screen
+        self._patience = patience
+        self._parts: list[str] = []
+        self._answer: Answer | None = None
+        self._cancelled = False
+        self._told = False
+        self._first: float | None = None
+
+    def take(self, request: Request) -> Outcome:
+        """Ask, and stay until it is over."""
+        self._began = monotonic()
+        over = Over(None)
+        asked = self._link.ask(self._session, request, ahead=self._screen.tails)
+        with closing(asked) as happenings, silent_keys():  # type: ignore[type-var]
+            for event in happenings:
+                if isinstance(event, Over):
+                    over = event
+                else:
+                    self._happened(event)
+            self._finish()
+        error = over.error
+        if error is not None and not isinstance(error, OutriderError):
+            raise error
+        answer = self._answer or self._broken_off("error" if error else "cancel")
+        return Outcome(answer, self._session.base, error, self._cancelled and not self._answer)
+
+    def _happened(self, event: object) -> None:
+        if isinstance(event, Piece):
+            self._first = self._first or monotonic() - self._began
+            self._parts.append(event.text)
+            self._screen.text(event.text)
+        elif isinstance(event, Ahead):
+            self._screen.ahead(event.text)
+        elif isinstance(event, Answer):
+            self._answer = event
+        elif isinstance(event, Notice):
+            self._screen.aside(event.text, sys.stderr)
+        elif isinstance(event, Waiting) and not self._told:
+            self._told = True
+            self._wait(event)
+        elif isinstance(event, Interrupt):
+            self._cancelled = True
+            self._screen.ahead("")
+
+    def _wait(self, waiting: Waiting) -> None:
+        """The link being away needs words; the target reading a prompt only a sign of life."""
+        if waiting.up:
+            self._screen.ahead("reading ...")
+        else:
+            for_how_long = f"for {self._patience:g} s; Ctrl-C gives up"
+            text = f"note: no link to the cloud, trying again {for_how_long}"
+            self._screen.aside(text, sys.stderr)
+
+    def _finish(self) -> None:
+        if self._answer is None:
+            rest = self._unshown()
+            self._parts.append(rest)
+            self._screen.text(rest)
+        self._screen.end()
+
+    def _unshown(self) -> str:
+        """Verified text held back for the rest of a stop string, which will not come now."""
+        shown = "".join(self._parts)
+        data = b"".join(map(self._link.client.tokenizer.token_bytes, self._ids()))
+        whole = data.decode("utf-8", "ignore")
+        return whole[len(shown) :] if whole.startswith(shown) else ""
+
+    def _ids(self) -> list[int]:
+        """Verified ids. After a cancel there may be some whose piece was not taken any more."""
+        return self._session.ids[self._session.prompt_len :] if self._session.prompt_len else []
+
+    def _broken_off(self, reason: str) -> Answer:
+        session = self._session
+        sampling = session.request.sampling if session.request else None
+        return Answer(
+            text="".join(self._parts),
+            ids=tuple(self._ids()),
+            prompt_ids=tuple(session.ids[: session.prompt_len]),
+            reason=reason,
+            seed=sampling.seed if sampling and sampling.temperature else None,
+            frames=session.frames_sent,
+            drafted=session.nodes_sent,
+            accepted=session.nodes_accepted,
+            bytes_up=session.bytes_up,
+            bytes_down=session.bytes_down,
+            passes=None,
+            first_token=self._first,
+            seconds=monotonic() - self._began,
+            rtt=self._link.client.machine.link.srtt,
+            degraded=None,
+        )
+
+
+@contextlib.contextmanager
+def silent_keys() -> Iterator[None]:
+    """Keys typed during an answer are not echoed into it; they are there at the next prompt."""
+    try:
+        descriptor = sys.stdin.fileno()
+        before = termios.tcgetattr(descriptor)
+    except (AttributeError, OSError, ValueError, termios.error):  # no terminal, or closed
+        yield
+        return
+    during = list(before)
+    during[3] &= ~termios.ECHO
+    termios.tcsetattr(descriptor, termios.TCSADRAIN, during)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(termios.error):
+            termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
