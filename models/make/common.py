@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,8 +23,20 @@ SYSTEM_WORDS = {
 }
 MIXTURE = (0.32, 0.34, 0.34)
 SHAPES = {
-    "target": {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 4},
-    "drafter": {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4},
+    "target": {
+        "hidden_size": 256,
+        "intermediate_size": 768,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    },
+    "drafter": {
+        "hidden_size": 192,
+        "intermediate_size": 448,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 1,
+    },
 }
 Stream = NDArray[np.uint16]
 
@@ -32,8 +46,6 @@ def config_of(kind: str) -> LlamaConfig:
     return LlamaConfig(
         **SHAPES[kind],
         vocab_size=VOCABULARY,
-        num_attention_heads=4,
-        num_key_value_heads=2,
         max_position_embeddings=MAX_LENGTH,
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
         rms_norm_eps=1e-5,
@@ -70,11 +82,11 @@ def corpus_batch(
     streams: dict[str, Stream],
     systems: dict[str, list[int]],
     rng: np.random.Generator,
-    rows: int,
-    length: int,
+    shape: tuple[int, int],
     chat_share: float,
 ) -> Tensor:
-    """Draw windows of `length` tokens, domains by the mixture, a share of them as chats."""
+    """Draw windows (rows, tokens), domains by the mixture, a share of them as chats."""
+    rows, length = shape
     out = np.empty((rows, length), dtype=np.int64)
     for index in range(rows):
         domain = DOMAINS[int(rng.choice(len(DOMAINS), p=MIXTURE))]
@@ -91,15 +103,6 @@ def positions_for(rng: np.random.Generator, rows: int, length: int) -> Tensor:
     return torch.from_numpy(starts[:, None] + np.arange(length)[None, :])
 
 
-def matrices_and_vectors(model: torch.nn.Module, weight_decay: float) -> list[dict[str, object]]:
-    """Split the parameters: weight decay acts on the matrices only."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    return [
-        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": weight_decay},
-        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
-    ]
-
-
 def schedule(step: int, steps: int, warmup: int, flat: float, floor: float) -> float:
     """Warm up, stay flat for a share of the run, then fall linearly to `floor`."""
     if step < warmup:
@@ -108,6 +111,21 @@ def schedule(step: int, steps: int, warmup: int, flat: float, floor: float) -> f
     if step < start:
         return 1.0
     return 1.0 - (1.0 - floor) * (step - start) / (steps - start)
+
+
+def save(path: Path, model: torch.nn.Module, record: dict[str, Any], optimizers: Any) -> None:
+    """Write a checkpoint in one stroke, and append its record to the log beside it."""
+    state = {
+        "model": model.state_dict(),
+        "optimizers": optimizers.state_dict(),
+        "step": record["step"],
+        "seconds": record["seconds"],
+    }
+    unfinished = path.with_suffix(".tmp")
+    torch.save(state, unfinished)
+    unfinished.replace(path)
+    with path.with_suffix(".jsonl").open("a") as log:
+        log.write(json.dumps(record) + "\n")
 
 
 def held_windows(stream: Stream, count: int, length: int) -> Tensor:
@@ -126,7 +144,7 @@ def held_out_loss(
     losses = {}
     for domain, stream in streams.items():
         total = 0.0
-        for rows in held_windows(stream, count, length).split(8):
+        for rows in torch.split(held_windows(stream, count, length), 8):
             logits = model(input_ids=rows[:, :-1], use_cache=False).logits
             flat = logits.reshape(-1, logits.shape[-1])
             total += float(functional.cross_entropy(flat, rows[:, 1:].reshape(-1), reduction="sum"))

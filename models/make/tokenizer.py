@@ -65,7 +65,7 @@ def write(tokenizer: Tokenizer, out: Path) -> None:
 
 def encode(tokenizer: Tokenizer, scratch: Path) -> None:
     """Encode every document, each after an end-of-text token, one array a domain and side."""
-    end = tokenizer.token_to_id(END)
+    end = SPECIAL.index(END)
     for domain in DOMAINS:
         for side, held in (("train", False), ("held", True)):
             stream: list[int] = []
