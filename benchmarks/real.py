@@ -26,12 +26,12 @@ from rich.table import Column, Table
 from outrider.benchmarks.real_parts import EDGE_CTX, PROMPTS
 from outrider.edge_client.answer import Answer
 from outrider.edge_client.client import EdgeClient
-from outrider.edge_client.drafter import Drafter
 from outrider.edge_client.policy import Fixed
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.edge_session import Request
 from outrider.protocol.errors import BackendError
 from outrider.runtime.hub.resolve import resolve
+from outrider.runtime.lm.drafter import Drafter
 from outrider.runtime.lm.factory import load_lm
 from outrider.runtime.lm.llama_library import library
 from outrider.runtime.text.tokenizer import load_tokenizer

@@ -16,12 +16,12 @@ from outrider.edge_client.answer import Ahead, Answer, Piece
 from outrider.edge_client.client import EdgeClient
 from outrider.edge_client.courier import Persistence
 from outrider.edge_client.decisions import DecisionLog
-from outrider.edge_client.drafter import Drafter
 from outrider.edge_client.policy import Fixed, Policy
 from outrider.protocol.edge_session import EdgeSession, Request
 from outrider.protocol.errors import HandshakeError, LinkError, OutriderError, SettingError
 from outrider.runtime.hub.need import check_memory
 from outrider.runtime.hub.resolve import resolve
+from outrider.runtime.lm.drafter import Drafter
 from outrider.runtime.lm.factory import load_lm
 from outrider.runtime.text.tokenizer import Tokenizer, load_tokenizer
 

@@ -14,7 +14,6 @@ from typing import Self
 from outrider.edge_client.answer import Ahead, Answer, AnswerText, Piece
 from outrider.edge_client.courier import Courier, Persistence
 from outrider.edge_client.decisions import DecisionLog
-from outrider.edge_client.drafter import Drafter, Guess
 from outrider.edge_client.engine import DraftWork, EdgeEngine, Idle, Prefill
 from outrider.edge_client.policy import Policy
 from outrider.protocol.edge import EdgeMachine
@@ -30,6 +29,7 @@ from outrider.protocol.events import (
     LinkReady,
 )
 from outrider.protocol.messages import Welcome
+from outrider.runtime.lm.drafter import Drafter, Guess
 from outrider.runtime.text.fingerprint import describe
 from outrider.runtime.text.tokenizer import Tokenizer
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from outrider.edge_client.decisions import DecisionLog
-from outrider.edge_client.drafter import Guess
 from outrider.edge_client.policy import Observed, Plan, Policy
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.edge import EdgeMachine
 from outrider.protocol.edge_session import EdgeSession
 from outrider.protocol.errors import BackendError
+from outrider.runtime.lm.drafter import Guess
 
 PREFILL_SECONDS = 0.1
 """Longest piece of prefill, so that a verdict is never kept waiting by more."""

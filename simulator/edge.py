@@ -9,7 +9,6 @@ from functools import partial
 from typing import Protocol
 
 from outrider.cloud_server.targets.base import Target
-from outrider.edge_client.drafter import Guess
 from outrider.edge_client.engine import DraftWork, EdgeEngine, Idle, Prefill
 from outrider.edge_client.policy import Policy
 from outrider.protocol.decoding.sampling import Sampling
@@ -24,6 +23,7 @@ from outrider.protocol.events import (
     Event,
     LinkFailed,
 )
+from outrider.runtime.lm.drafter import Guess
 from outrider.simulator.agenda import Agenda, Alarm
 from outrider.simulator.cloud import render, vocabulary
 from outrider.simulator.settings import (

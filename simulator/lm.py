@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outrider.cloud_server.targets.scripted import ScriptedTarget
-from outrider.edge_client.drafter import Drafter
 from outrider.edge_client.policy import Plan, Policy, Steady
 from outrider.protocol.errors import BackendError
 from outrider.runtime.lm.base import ListedLM, Rows, check_feed
+from outrider.runtime.lm.drafter import Drafter
 from outrider.simulator.settings import DrafterSettings, WorldSettings
 
 ORDER = 2

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from outrider.cloud_server.targets.base import Decided, Row, Target
-from outrider.edge_client.drafter import Drafter, Guess
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.runtime.lm.base import CausalLM
+from outrider.runtime.lm.drafter import Drafter, Guess
 
 
 class PacedTarget(Target):

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outrider.cloud_server.targets.base import Decided, Row, Target, TargetInfo
-from outrider.edge_client.drafter import Guess
 from outrider.protocol.decoding.sampling import Sampling
+from outrider.runtime.lm.drafter import Guess
 
 VOCABULARY = 32_768
 

@@ -154,8 +154,8 @@ def test_a_template_is_used_when_there_is_a_message_for_it(run) -> None:
 def test_a_drafter_that_dies_is_told_and_the_answer_goes_on(
     invoke, cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from outrider.edge_client.drafter import Drafter
     from outrider.protocol.errors import BackendError
+    from outrider.runtime.lm.drafter import Drafter
 
     def broken(*args: object, **more: object) -> None:
         raise BackendError("out of memory")

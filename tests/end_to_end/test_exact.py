@@ -6,9 +6,9 @@ import pytest
 
 from outrider.cloud_server.replay import audit
 from outrider.edge_client.adaptive import Adaptive
-from outrider.edge_client.drafter import Drafter
 from outrider.edge_client.policy import Fixed, Plan, Steady
 from outrider.protocol.decoding.sampling import Sampling
+from outrider.runtime.lm.drafter import Drafter
 from outrider.runtime.lm.factory import load_lm
 
 GREEDY = Sampling()

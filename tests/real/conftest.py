@@ -102,7 +102,7 @@ def target(pair: tuple[Path, Path]) -> Iterator[Kept]:
 @pytest.fixture(scope="session")
 def drafter(pair: tuple[Path, Path], drafter_tokenizer: Tokenizer) -> Iterator[Any]:
     """The 0.5B, one thread. ``idle`` is set while it does nothing."""
-    from outrider.edge_client.drafter import Drafter, Guess
+    from outrider.runtime.lm.drafter import Drafter, Guess
     from outrider.runtime.lm.factory import load_lm
 
     class Watched(Drafter):
