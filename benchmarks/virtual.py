@@ -1,7 +1,8 @@
 """One strategy on one link in virtual time: the real machines and engines, replayed models.
 
 The target's pass takes the same time whatever is in it, prompts in pieces of 256 ids a pass. Each
-answer is a session of its own. The same seed is the same weather for every strategy.
+answer is a session of its own, asked for at a fixed time. The same seed is the same weather for
+every strategy.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ WARM_UP = 50
 
 BEGIN = 3.0
 """Seconds after which the first answer is asked for: the link is up by then."""
+
+SPACING = 97.0
+"""Seconds from one question to the next, whenever the answer ended: all meet the same weather."""
 
 N_CTX = 8192
 NEAR = Link(name="beside", up=Direction(), down=Direction())
@@ -97,7 +101,8 @@ def run(
     world = World(replace(settings, seed=seed), _Models(record, strategy, seed))
     if not world.run():
         raise RuntimeError(f"{strategy.name} on {link.name} did not come to an end")
-    answers = [_answer(each, record, seed) for each in world.edges[0].conversations[0].answers[1:]]
+    counted = world.edges[0].conversations[1:]  # the first was the warm-up
+    answers = [_answer(user.answers[0], record, seed) for user in counted]
     return _carried(answers, link, seed, load) if here else answers
 
 
@@ -115,7 +120,7 @@ def _turns(strategy: Strategy, record: Record, load: Load) -> tuple[Turn, ...]:
         for k in range(load.answers)
     ]
     warm_up = replace(turns[-1], max_tokens=WARM_UP)
-    return (warm_up, *(replace(turn, afresh=True) for turn in turns))
+    return (warm_up, *turns)
 
 
 def _world(
@@ -128,8 +133,8 @@ def _world(
             EdgeSettings(
                 link=link,
                 drafter=DrafterSettings(n_ctx=N_CTX) if strategy.drafts else None,
-                sessions=(turns,),
-                starts=(BEGIN,),
+                sessions=tuple((turn,) for turn in turns),
+                starts=tuple(BEGIN + i * SPACING for i in range(len(turns))),
             ),
         ),
         costs=Costs(

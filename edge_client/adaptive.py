@@ -21,18 +21,18 @@ from outrider.edge_client.policy import MAX_DRAFT, Observed, Plan, Policy
 PRIOR, PRIOR_WEIGHT = 0.7, 8.0
 """Acceptance assumed at first, and for how many judged guesses it counts."""
 
+BEST = 0.98
+"""Acceptance is taken to be at most this, and at least what is missing to 1."""
+
 HOPELESS = 0.02
 """Chance that a guess is of use, under which drafting is stopped."""
-
-ENOUGH = 16.0
-"""Judged guesses without which the acceptance is no reason to stop: nobody learns by not trying."""
 
 UNLIKELY = 0.01
 """Chance that a whole run of guesses is right, under which it is not made longer."""
 
 RETRY = 64
-"""Tokens after which an edge that stopped tries again, for ``TRIAL`` tokens and as many as the
-cloud makes in two round trips: conditions change."""
+"""Tokens after which an edge that stopped tries again, for ``TRIAL`` tokens and two round trips:
+conditions change."""
 
 TRIAL = 12
 
@@ -57,14 +57,16 @@ class _Costs:
     step: float
     target: float
     rtt: float
+    judged: float
 
     @classmethod
     def of(cls, seen: Observed) -> _Costs:
         right = (seen.acceptance or 0.0) * seen.judged + PRIOR * PRIOR_WEIGHT
-        alpha = min(0.98, max(0.02, right / (seen.judged + PRIOR_WEIGHT)))
+        judged = seen.judged + PRIOR_WEIGHT
+        alpha = min(BEST, max(1 - BEST, right / judged))
         link = seen.link
         target = (link.target if link.target is not None else 0.03) + (link.queue or 0.0)
-        return cls(alpha, seen.draft_step or 0.0, max(1e-4, target), link.srtt or 0.0)
+        return cls(alpha, seen.draft_step or 0.0, max(1e-4, target), link.srtt or 0.0, judged)
 
     def tokens(self, length: int) -> float:
         """Expected tokens of a pass with so many guesses."""
@@ -75,11 +77,16 @@ class _Costs:
         return self.tokens(length) / (length * self.step + self.rtt + self.target)
 
     def useful(self) -> float:
-        """Chance that a streamed guess is of use: all before the first useful one were right."""
+        """Chance that a streamed guess is of use: all before the first useful one were right.
+
+        At an acceptance that is one standard error better than measured: a guess too many costs
+        little, while nobody learns by not trying, and right guesses come in runs.
+        """
         gain = self.target - self.step
         if gain <= 0:
             return 0.0  # the cloud alone is as quick as the drafter: it never gets ahead
-        return float(self.alpha ** (1 + self.rtt / gain))
+        error = math.sqrt(self.alpha * (1 - self.alpha) / self.judged)
+        return float(min(BEST, self.alpha + error) ** (1 + self.rtt / gain))
 
 
 @dataclass(slots=True)
@@ -115,9 +122,7 @@ class Adaptive(Policy):
             self.reason = "the answer will have ended before the prompt is read here"
             return OFF
         plan = (
-            self._lockstep(costs, memory)
-            if observed.objective == "cost"
-            else self._stream(costs, observed.judged)
+            self._lockstep(costs, memory) if observed.objective == "cost" else self._stream(costs)
         )
         return self._stop_or_retry(plan, observed, costs, memory)
 
@@ -131,10 +136,10 @@ class Adaptive(Policy):
             return False
         return seen.behind / catching_up < 0.8 * seen.left * costs.target
 
-    def _stream(self, costs: _Costs, judged: float) -> Plan:
+    def _stream(self, costs: _Costs) -> Plan:
         """Small frames, merged by the link when it is busy; a window that covers the trip."""
         useful = costs.useful()
-        if useful < HOPELESS and (useful == 0.0 or judged >= ENOUGH):
+        if useful < HOPELESS:
             self.reason = (
                 f"{useful:.0%} of the guesses would be of use at {costs.alpha:.0%} acceptance, "
                 f"{costs.rtt * 1e3:.0f} ms round trip"
