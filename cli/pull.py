@@ -31,11 +31,11 @@ def pull(
 ) -> None:
     """Get a model from the Hugging Face hub; goes on where an earlier pull stopped.
 
-    The hub's own settings count: HF_HOME (where the cache is), HF_TOKEN (for gated models),
-    HF_ENDPOINT (a mirror), HF_HUB_OFFLINE (use what is in the cache).
+    The alias qwen2.5-coder is a pair: drafter and target. Without a QUANT, Q4_K_M is preferred.
 
-    Example: outrider pull qwen2.5-coder (drafter and target of a pair, Q4_K_M), or
-    outrider pull Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF:Q8_0
+    Environment: HF_HOME (the cache), HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE.
+
+    Example: outrider pull Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF:Q8_0
     """
     logs.configure(verbose)
     from outrider.protocol.errors import SettingError
