@@ -10,6 +10,7 @@ import pytest
 from outrider.runtime.doctor import child, models
 from outrider.runtime.doctor.check import Check
 from outrider.runtime.doctor.models import check_model, check_tokens
+from outrider.runtime.hub.need import estimate
 from outrider.runtime.lm import memory
 from outrider.runtime.lm.memory import MIB
 
@@ -65,7 +66,8 @@ def test_one_that_does_not_fit_is_not_loaded(monkeypatch: pytest.MonkeyPatch, qu
 
 
 def test_one_that_barely_fits_is_warned_about(monkeypatch: pytest.MonkeyPatch, quick: Any) -> None:
-    monkeypatch.setattr(memory, "available", lambda: 115 * MIB)
+    need = estimate(DRAFTER, 256).total
+    monkeypatch.setattr(memory, "available", lambda: need + MIB)
     assert by_name(DRAFTER)["draft model's memory"].state == "warning"
 
 
