@@ -201,7 +201,7 @@ class Chat:
         print(visible(text), file=sys.stderr, flush=True)
 
     def mode(self) -> str:
-        """Whether and how it drafts, and why, as far as that is known."""
+        """Whether and how it drafts."""
         switch = self.link.switch
         if switch is None:
             return self.edge.mode
@@ -210,8 +210,12 @@ class Chat:
         degraded = self.outcomes[-1].answer.degraded if self.outcomes else None
         if degraded:
             return f"plain cloud streaming: the drafter failed: {degraded}"
-        told = switch.reason not in ("", "off", "fixed")  # these say no more than the mode does
-        return f"{self.edge.mode}; {switch.reason}" if told else self.edge.mode
+        return self.edge.mode
+
+    def reason(self) -> str | None:
+        """Why the policy does what it does now, where that says more than the mode."""
+        switch = self.link.switch
+        return switch.reason if switch and switch.reason not in ("", "off", "fixed") else None
 
     def _figures(self, outcome: Outcome) -> dict[str, object]:
         error = outcome.error
@@ -221,6 +225,7 @@ class Chat:
             "drafter": self.edge.drafter_name,
             "target": self.target,
             "mode": self.mode(),
+            "reason": self.reason(),
             "reconnects": self.link.client.courier.reconnects,
             "error": None if error is None else str(error),
         }

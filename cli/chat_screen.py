@@ -119,8 +119,7 @@ class Screen:
     def end(self) -> None:
         """The answer is over: no tail, and whatever comes next begins a line."""
         self._tail = ""
-        broken = self._column == 0 and not self._held
-        self._write(self._held + ("" if broken or not self._anything else "\n"))
+        self._write("\n" if self._anything and self._column != 0 else "")
         self._held, self._column, self._anything = "", 0, False
 
     def _whole_breaks(self, text: str) -> str:

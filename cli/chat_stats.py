@@ -6,9 +6,10 @@ import sys
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from outrider.cli import paint
-from outrider.cli.chat_commands import tell
 from outrider.cli.chat_screen import visible
 
 if TYPE_CHECKING:
@@ -17,41 +18,38 @@ if TYPE_CHECKING:
 
 def show(chat: Chat) -> None:
     """The figures, on standard error."""
-    if not chat.outcomes:
-        tell("no answer yet")
-    else:
-        answers = [outcome.answer for outcome in chat.outcomes]
-        last = answers[-1:]
-        rows = [("last", paint.totals(last)), (f"all {len(answers)}", paint.totals(answers))]
-        Console(file=sys.stderr, highlight=False).print(paint.table(rows))
-    tell(f"mode       {chat.mode()}")
-    tell(f"link       {_link(chat)}")
-    if chat.outcomes:
-        tell(f"tokens     {_tokens(chat)}")
-        tell(f"context    {_context(chat)}")
+    console = Console(file=sys.stderr, highlight=False)
+    answers = [outcome.answer for outcome in chat.outcomes]
+    if answers:
+        rows = [("last", paint.totals(answers[-1:]))]
+        rows.append((f"all {len(answers)}", paint.totals(answers)))
+        console.print(paint.table(rows))
+    grid = Table.grid(padding=(0, 2))
+    for name, text in _facts(chat).items():
+        grid.add_row(Text(name), Text(visible(text)))
+    console.print(grid)
 
 
-def _link(chat: Chat) -> str:
+def _facts(chat: Chat) -> dict[str, str]:
     client = chat.link.client
     rtt = client.machine.link.srtt
-    parts = [
-        f"{visible(client.welcome.model)} at {client.url}",
-        "RTT not measured yet" if rtt is None else f"RTT {rtt * 1e3:.1f} ms",
-        f"reconnected {client.courier.reconnects} times",
-    ]
-    return "; ".join(parts)
+    round_trip = "not measured yet" if rtt is None else f"{rtt * 1e3:.1f} ms"
+    facts = {
+        "mode": chat.mode(),
+        "why": chat.reason() or "",
+        "target": f"{client.welcome.model} at {client.url}",
+        "link": f"round trip {round_trip}; reconnects: {client.courier.reconnects}",
+        "context": f"{len(chat.session.ids)} of {client.welcome.n_ctx} tokens",
+        "cached": _cached(chat) if chat.outcomes else "",
+    }
+    return {name: text for name, text in facts.items() if text}
 
 
-def _tokens(chat: Chat) -> str:
+def _cached(chat: Chat) -> str:
     last, every = chat.outcomes[-1], chat.outcomes
     prompts = sum(len(outcome.answer.prompt_ids) for outcome in every)
     cached = sum(outcome.cached for outcome in every)
-    said = sum(len(outcome.answer.ids) for outcome in every)
     return (
-        f"{said} answered; {cached} of {prompts} read were cached "
-        f"(last: {last.cached} of {len(last.answer.prompt_ids)})"
+        f"{last.cached} of the last prompt's {len(last.answer.prompt_ids)} tokens, "
+        f"{cached} of all {prompts}"
     )
-
-
-def _context(chat: Chat) -> str:
-    return f"{len(chat.session.ids)} of {chat.link.client.welcome.n_ctx} tokens used"
