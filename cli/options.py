@@ -11,8 +11,8 @@ import typer
 from outrider.cli.settings import config_callback
 
 DEFAULT_CLOUD = "ws://127.0.0.1:8471"
-DEFAULT_DRAFT_P_MIN = 0.2
-"""A guess that the drafter itself hardly believes costs bytes and verification for nothing."""
+DEFAULT_DRAFT_P_MIN = 0.0
+"""Off: with shared noise a token may be improbable and yet the one that both ends draw."""
 
 CONNECTION = "Connection"
 DRAFTING = "Drafting"

@@ -39,9 +39,9 @@ def test_unknown_is_not_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_the_refusal_gives_the_figures(drafter_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from outrider.runtime.lm.llama_cpp import LlamaModel
 
-    monkeypatch.setattr(memory, "available", lambda: 40 * MIB)
-    # 4 layers x 2 heads x (32 + 32) x 4 bytes = 2 KiB an id.
-    figures = r"about 65 MiB \(1 of weights, 64 for a f32 cache of 16 x 2048 ids\) and 40 MiB"
+    monkeypatch.setattr(memory, "available", lambda: 12 * MIB)
+    # 2 layers x 1 head x (32 + 32) x 4 bytes = 512 bytes an id.
+    figures = r"about 18 MiB \(2 of weights, 16 for a f32 cache of 16 x 2048 ids\) and 12 MiB"
     with pytest.raises(BackendError, match=figures):
         LlamaModel.load(drafter_gguf, 2048, 16)
     LlamaModel.load(drafter_gguf, 2048, 8).close()
