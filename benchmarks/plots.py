@@ -20,13 +20,15 @@ def draw(result: dict[str, Any], path: Path) -> None:
         BackendError: matplotlib is not installed.
     """
     pyplot = _pyplot()
-    rows = [r for r in result["rows"] if r.get("sweep") is None]
-    panels = list(dict.fromkeys((r["way"], r["machine"], r["record"]) for r in rows))
+    rows = result["rows"]
+    keys = ("way", "machine", "record", "prompt")
+    panels = list(dict.fromkeys(tuple(r[k] for k in keys) for r in rows))
     figure, axes = pyplot.subplots(
         len(panels), 1, figsize=(11, 3.2 * len(panels)), squeeze=False, layout="constrained"
     )
-    for (way, machine, record), axis in zip(panels, axes[:, 0], strict=True):
-        part = [r for r in rows if (r["way"], r["machine"], r["record"]) == (way, machine, record)]
+    for panel, axis in zip(panels, axes[:, 0], strict=True):
+        part = [r for r in rows if tuple(r[k] for k in keys) == panel]
+        way, machine, record, prompt = panel
         links = list(dict.fromkeys(r["link"] for r in part))
         for i, name in enumerate(SHOWN):
             best = [_best(part, link, name) for link in links]
@@ -34,7 +36,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
             axis.bar(places, best, 0.11, label=name)
         axis.set_xticks(range(len(links)), links)
         axis.set_ylabel("tokens/s")
-        axis.set_title(f"{way}, machine {machine}, {record}, paced", fontsize=9)
+        axis.set_title(f"{way}, machine {machine}, {record}, prompt: {prompt}, paced", fontsize=9)
     axes[0, 0].legend(fontsize=7, ncols=4)
     figure.savefig(path)
     pyplot.close(figure)

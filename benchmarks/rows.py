@@ -39,11 +39,13 @@ class Setting:
     machine: Machine
     strategy: Strategy
     record: str
-    prompt: int
+    prompt: str
 
 
-def row(setting: Setting, answers: Sequence[Answer]) -> dict[str, Any]:
-    """One row of the table, ready for JSON."""
+def row(
+    setting: Setting, answers: Sequence[Answer], probes: Sequence[Answer] = ()
+) -> dict[str, Any]:
+    """One row of the table, ready for JSON; ``probes`` count for the first token alone."""
     tokens = sum(len(answer.times) for answer in answers)
     eights = [b - a for x in answers for a, b in zip(x.times, x.times[EIGHT:], strict=False)]
     gaps = [b - a for x in answers for a, b in pairwise(x.times)]
@@ -67,7 +69,7 @@ def row(setting: Setting, answers: Sequence[Answer]) -> dict[str, Any]:
         "bytes_up_per_token": sum(x.bytes_up for x in answers) / tokens,
         "bytes_down_per_token": sum(x.bytes_down for x in answers) / tokens,
         "target_passes_per_token": sum(x.passes for x in answers) / tokens,
-        "exact": all(x.exact for x in answers),
+        "exact": all(x.exact for x in (*answers, *probes)),
     }
 
 
@@ -88,6 +90,11 @@ def quantile(values: Iterable[float], level: float) -> float:
 SIX = ("loopback", "lan", "wifi", "5g", "starlink", "lte")
 """The links over which means are taken."""
 
+FOUR = SIX[:4]
+"""Those where sparing passes must not cost much."""
+
+COST = ("adaptive", "cost")
+
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The figures of a table. See ``docs/benchmarks.md`` for their definitions."""
@@ -102,13 +109,27 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         ),
         "latency_regression_max": max(c.latency_regression for c in cells),
         "gap_ratio_max": max(c.gap_ratio for c in cells),
+        **_cost([c for c in cells if c.machine == "a" and c.link in FOUR]),
         "min_tokens": min(r["tokens"] for r in rows),
         "all_exact": all(r["exact"] for r in rows),
         "links_of_the_means": [c.link for c in six],
     }
 
 
-def _place(r: dict[str, Any]) -> tuple[str, str, str, int]:
+def _cost(cells: Sequence[Cell]) -> dict[str, float]:
+    """What the objective ``cost`` spends and gives up, where it was measured."""
+    pairs = [(c, r) for c in cells for r in c.rows if (r["group"], r["objective"]) == COST]
+    if not pairs:
+        return {}
+    return {
+        "cost_passes_per_token_max": max(r["target_passes_per_token"] for _, r in pairs),
+        "cost_over_lockstep_min": min(
+            r["tokens_per_second"] / c.best("lockstep")["tokens_per_second"] for c, r in pairs
+        ),
+    }
+
+
+def _place(r: dict[str, Any]) -> tuple[str, str, str, str]:
     return r["machine"], r["link"], r["record"], r["prompt"]
 
 

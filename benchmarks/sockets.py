@@ -34,6 +34,9 @@ from outrider.simulator.paced import PacedDrafter
 SEED = 20_251
 WARM_UP = 50
 
+PROBES, PROBE = 8, 4
+"""Answers, and tokens of each, for the time to first token alone."""
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -104,7 +107,8 @@ async def rows(
     found = []
     step = machine.target_pass * 1e3
     record = f"embedded pair, T={load[0].sampling.temperature:g}"
-    prompt = round(sum(len(each.prompt) for each in load) / len(load))
+    lengths = [len(each.prompt) for each in load]
+    prompt = f"{min(lengths)} to {max(lengths)} ids"
     lookups = sorted({strategy.lookup for strategy in strategies})
     try:
         with contextlib.ExitStack() as stack:
@@ -114,19 +118,24 @@ async def rows(
                     with proxy(link, clouds[strategy.lookup].url) as url:
                         chosen = drafter if strategy.drafts else None
                         async with EdgeClient(url, tokenizer, chosen, strategy.policy()) as edge:
-                            answers = await _answers(edge, strategy, load)
+                            answers, probes = await _answers(edge, strategy, load)
                     setting = Setting("socket", link, machine, strategy, record, prompt)
-                    found.append(row(setting, answers))
+                    found.append(row(setting, answers, probes))
                     say(f"sockets, {link}, {strategy.name}: {found[-1]['tokens_per_second']:.1f}")
     finally:
         drafter.close()
     return found
 
 
-async def _answers(edge: EdgeClient, strategy: Strategy, load: Sequence[Asked]) -> list[Answer]:
-    """The warm-up and then the counted answers, a session each."""
+async def _answers(
+    edge: EdgeClient, strategy: Strategy, load: Sequence[Asked]
+) -> tuple[list[Answer], list[Answer]]:
+    """The warm-up, then the counted answers and the probes, a session each."""
     await _answer(edge, strategy, load[-1], WARM_UP)
-    return [await _answer(edge, strategy, each, len(each.expected)) for each in load]
+    whole = [await _answer(edge, strategy, each, len(each.expected)) for each in load]
+    rounds = (PROBES + len(load) - 1) // len(load)
+    short = [await _answer(edge, strategy, each, PROBE) for _ in range(rounds) for each in load]
+    return whole, short
 
 
 async def _answer(edge: EdgeClient, strategy: Strategy, ask: Asked, tokens: int) -> Answer:

@@ -73,6 +73,11 @@ class Strategy:
         return self.plan is not None or self.adaptive
 
     @property
+    def patient(self) -> bool:
+        """The verifier never goes on without the guesses that it was promised."""
+        return self.group in ("lockstep", "published", "co-located")
+
+    @property
     def drafters(self) -> str:
         """Who guesses, edge first."""
         cloud = "n-gram" if self.lookup else "none"

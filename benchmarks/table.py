@@ -66,8 +66,8 @@ def one(
 ) -> dict[str, Any]:
     """One row."""
     answers = run(strategy, machine, where, found, place.load, seed=place.seed)
-    lines = [line for line in found.lines if line.prompt]
-    prompt = len(lines[0].prompt) if lines else place.load.prompt
+    recorded = any(line.prompt for line in found.lines)
+    prompt = "as recorded" if recorded else place.load.label
     setting = Setting("virtual", place.link, machine, strategy, found.name, prompt)
     return row(setting, answers)
 

@@ -49,17 +49,30 @@ ROOMY = msgspec.structs.replace(
 )
 """The limits of a real verifier."""
 
+PATIENT = EngineSettings(patience=1e9, patience_floor=1e9, patience_cap=1e9)
+"""A verifier that waits for guesses that it was promised, however long that takes."""
+
 VERDICT, REQUEST, TOKEN = 8, 48, 2
 """Bytes of a verdict's header, a request's, and a token, framing included: for co-located rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is asked: ``answers`` of ``tokens`` tokens each, to prompts of ``prompt`` ids."""
+    """What is asked: ``answers`` of ``tokens`` tokens each, to prompts of ``prompt`` ids.
+
+    ``chat``: the answers are turns of one conversation, each prompt after all that was said before.
+    Recorded answers have prompts and lengths of their own.
+    """
 
     answers: int = 2
     tokens: int = 100
     prompt: int = 32
+    chat: bool = False
+
+    @property
+    def label(self) -> str:
+        """The prompts, in words."""
+        return f"chat of {self.answers} turns" if self.chat else f"{self.prompt} ids"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +110,18 @@ def run(
     here = strategy.group == "co-located"
     if here:
         machine = replace(machine, draft_step=machine.cloud_step, prefill_rate=1e4)
-    settings = _world(strategy, machine, NEAR if here else link, _turns(strategy, record, load))
+    users = _users(strategy, record, load)
+    settings = _world(strategy, machine, NEAR if here else link, users)
     world = World(replace(settings, seed=seed), _Models(record, strategy, seed))
     if not world.run():
         raise RuntimeError(f"{strategy.name} on {link.name} did not come to an end")
     counted = world.edges[0].conversations[1:]  # the first was the warm-up
-    answers = [_answer(user.answers[0], record, seed) for user in counted]
+    answers = [_answer(each, record, seed) for user in counted for each in user.answers]
     return _carried(answers, link, seed, load) if here else answers
 
 
-def _turns(strategy: Strategy, record: Record, load: Load) -> tuple[Turn, ...]:
+def _users(strategy: Strategy, record: Record, load: Load) -> tuple[tuple[Turn, ...], ...]:
+    """The turns of each user, the warm-up's first."""
     recorded = [line for line in record.lines if line.prompt]
     turns = [
         Turn(ids=line.prompt, max_tokens=len(line.tokens), objective=strategy.objective)
@@ -120,11 +135,11 @@ def _turns(strategy: Strategy, record: Record, load: Load) -> tuple[Turn, ...]:
         for k in range(load.answers)
     ]
     warm_up = replace(turns[-1], max_tokens=WARM_UP)
-    return (warm_up, *turns)
+    return ((warm_up,), tuple(turns)) if load.chat else ((warm_up,), *((t,) for t in turns))
 
 
 def _world(
-    strategy: Strategy, machine: Machine, link: Link, turns: tuple[Turn, ...]
+    strategy: Strategy, machine: Machine, link: Link, users: tuple[tuple[Turn, ...], ...]
 ) -> WorldSettings:
     return WorldSettings(
         vocabulary=VOCABULARY,
@@ -133,8 +148,8 @@ def _world(
             EdgeSettings(
                 link=link,
                 drafter=DrafterSettings(n_ctx=N_CTX) if strategy.drafts else None,
-                sessions=tuple((turn,) for turn in turns),
-                starts=tuple(BEGIN + i * SPACING for i in range(len(turns))),
+                sessions=users,
+                starts=tuple(BEGIN + i * SPACING for i in range(len(users))),
             ),
         ),
         costs=Costs(
@@ -143,7 +158,7 @@ def _world(
             draft_step=machine.draft_step,
             draft_prefill=1 / machine.prefill_rate,
         ),
-        engine=EngineSettings(lookup=strategy.lookup),
+        engine=replace(PATIENT if strategy.patient else EngineSettings(), lookup=strategy.lookup),
         limits=ROOMY,
         limit=3600.0,
         max_steps=10_000_000,

@@ -17,7 +17,7 @@ def answer(*times: float, exact: bool = True) -> Answer:
 
 
 def a_row(strategy: Strategy, *answers: Answer, way: str = "virtual") -> dict[str, object]:
-    return row(Setting(way, "lan", MACHINES["a"], strategy, "made up", 32), answers)
+    return row(Setting(way, "lan", MACHINES["a"], strategy, "made up", "32 ids"), answers)
 
 
 def test_the_rate_counts_from_the_first_commit() -> None:
