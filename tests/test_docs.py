@@ -88,7 +88,8 @@ def test_relative_links_resolve(page: Path) -> None:
 
 def test_every_page_is_in_the_index() -> None:
     index = text_of(ROOT / "docs" / "index.md")
-    missing = [p.name for p in (ROOT / "docs").glob("*.md") if f"]({p.name})" not in index]
+    pages = [path for path in tracked() if path.parent == ROOT / "docs" and path.suffix == ".md"]
+    missing = [page.name for page in pages if f"]({page.name})" not in index]
     assert [name for name in missing if name != "index.md"] == []
 
 
