@@ -37,6 +37,9 @@ class Answer:
     ``ids`` are the emitted tokens after ``prompt_ids``. ``bytes_up`` and ``bytes_down`` are those
     of draft frames and verdicts, WebSocket framing included.
     ``passes`` of the target were spent (None: not told). ``seed`` repeats a sampled answer.
+    ``reconnects`` counts links made again meanwhile. Of ``offline_tokens`` that the drafter wrote
+    without one, ``corrected`` were wrong, and the last ``unverified_tokens`` are not part of the
+    answer: their text is ``unverified``.
     """
 
     text: str
@@ -54,6 +57,11 @@ class Answer:
     seconds: float
     rtt: float | None
     degraded: str | None
+    unverified: str = ""
+    unverified_tokens: int = 0
+    offline_tokens: int = 0
+    corrected: int = 0
+    reconnects: int = 0
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -99,6 +107,11 @@ class AnswerText:
         for token in tokens:
             self._bytes += self._token_bytes(token)
         return self._show(self._ending.scan(tokens).safe_bytes)
+
+    def beyond(self, tokens: Sequence[int], text_bytes: int) -> str:
+        """What unverified ``tokens`` would add to the text shown, up to so many bytes in all."""
+        data = bytes(self._bytes) + b"".join(map(self._token_bytes, tokens))
+        return data[self._shown : text_bytes].decode("utf-8", "ignore")
 
     def finish(self, text_bytes: int | None) -> str:
         """The rest, once the cloud said how much of the text to keep (None: all of it)."""

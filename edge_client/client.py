@@ -6,41 +6,48 @@ import asyncio
 import logging
 import os
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from outrider.edge_client.answer import Ahead, Answer, AnswerText, Piece
+from outrider.edge_client.answer import Ahead, Answer, Piece
 from outrider.edge_client.courier import Courier, Persistence
 from outrider.edge_client.decisions import DecisionLog
-from outrider.edge_client.engine import DraftWork, EdgeEngine, Idle, Prefill
+from outrider.edge_client.engine import DraftWork, EdgeEngine, EdgeStats, Idle, Prefill
+from outrider.edge_client.offline import Offline, Wrote
 from outrider.edge_client.policy import Policy
+from outrider.edge_client.shown import Happening, Shown
 from outrider.protocol.edge import EdgeMachine
 from outrider.protocol.edge_session import EdgeSession, Request
-from outrider.protocol.errors import BackendError, OutriderError, SessionError
-from outrider.protocol.events import (
-    AnswerEnded,
-    AnswerOpened,
-    AnswerRefused,
-    Committed,
-    Event,
-    LinkFailed,
-    LinkReady,
+from outrider.protocol.errors import (
+    BackendError,
+    LinkError,
+    OutriderError,
+    SettingError,
 )
+from outrider.protocol.events import AnswerOpened, LinkFailed, LinkReady
 from outrider.protocol.messages import Welcome
 from outrider.runtime.lm.drafter import Drafter, Guess
+from outrider.runtime.net.link import Link
 from outrider.runtime.text.fingerprint import describe
 from outrider.runtime.text.tokenizer import Tokenizer
 
 AGENT = "outrider-edge"
+
+FAREWELL = 2.0
+"""Seconds that the last messages may take on a link that is not going to carry them."""
+
 _log = logging.getLogger("outrider.edge")
 
 
 class EdgeClient:
     """A connected edge: ``async with EdgeClient(...) as edge``, then ``edge.stream(...)``.
 
-    Without a drafter every answer is plain cloud streaming.
+    Without a drafter every answer is plain cloud streaming. ``offline``: while there is no link the
+    drafter goes on alone, and streams yield :class:`Unverified`. ``accept(welcome)`` may raise an
+    error for a cloud that is not the right one.
     """
 
     def __init__(
@@ -54,6 +61,8 @@ class EdgeClient:
         context: ssl.SSLContext | None = None,
         persistence: Persistence | None = None,
         log: DecisionLog | None = None,
+        offline: bool = False,
+        accept: Callable[[Welcome], None] = lambda _: None,
     ) -> None:
         self.tokenizer = tokenizer
         self.machine = EdgeMachine(describe(tokenizer), AGENT, os.urandom)
@@ -70,9 +79,15 @@ class EdgeClient:
         )
         self._drafter = drafter
         self._engine = EdgeEngine(self.machine, drafter, policy, log) if drafter else None
+        self._accept = accept
+        self._offline: Offline | None = None
+        if offline:
+            if self._engine is None:
+                raise SettingError("without a drafter nobody can write while the link is down")
+            self._offline = Offline(self.machine, self._engine, tokenizer, self._wrote)
         self._tasks: list[asyncio.Task[None]] = []
         self._draft_wake = asyncio.Event()
-        self._streams: dict[int, asyncio.Queue[Event | Ahead | OutriderError]] = {}
+        self._streams: dict[int, asyncio.Queue[Happening]] = {}
         self._show_ahead: set[int] = set()
         self._ready: asyncio.Future[Welcome] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="drafter")
@@ -82,18 +97,25 @@ class EdgeClient:
     # --- life -------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        """Connect and shake hands.
+        """Connect and shake hands. Offline, a cloud that cannot be reached is tried again later.
 
         Raises:
             LinkError: no connection. HandshakeError: the cloud refused (key, version, tokenizer).
         """
         self._ready = asyncio.get_running_loop().create_future()
-        link = await self.courier.connect()
+        link: Link | LinkError
+        try:
+            link = await self.courier.connect()
+        except LinkError as error:
+            if self._offline is None:
+                raise
+            link = error
         self._tasks = [asyncio.create_task(self.courier.run(link), name="courier")]
         if self._engine is not None:
             self._tasks.append(asyncio.create_task(self._draft(self._engine), name="draft"))
         try:
-            await self._ready
+            if isinstance(link, Link):
+                await self._ready
         except BaseException:
             await self._stop()
             raise
@@ -109,7 +131,9 @@ class EdgeClient:
 
     async def _stop(self) -> None:
         self._stale = True
-        await self.courier.flush()  # a cancel may be due
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL):
+                await self.courier.flush()  # a cancel may be due
         await self.courier.close()
         for task in self._tasks:
             task.cancel()
@@ -123,9 +147,19 @@ class EdgeClient:
 
     @property
     def welcome(self) -> Welcome:
-        """What the cloud said of itself."""
-        assert self.machine.welcome is not None  # __aenter__ waited for it
+        """What the cloud said of itself.
+
+        Raises:
+            LinkError: offline, it has never been reached.
+        """
+        if self.machine.welcome is None:
+            raise LinkError("the cloud has not been reached yet")
         return self.machine.welcome
+
+    @property
+    def stats(self) -> EdgeStats | None:
+        """What the drafter did so far; None without one."""
+        return self._engine.stats if self._engine else None
 
     # --- answers ----------------------------------------------------------------------------
 
@@ -145,79 +179,41 @@ class EdgeClient:
             SessionError: the cloud refused the answer. LinkError: the connection was lost; what was
             yielded before is verified.
         """
-        queue: asyncio.Queue[Event | Ahead | OutriderError] = asyncio.Queue()
+        queue: asyncio.Queue[Happening] = asyncio.Queue()
         self._streams[session.handle] = queue
         if ahead:
             self._show_ahead.add(session.handle)
         self.courier.needed.set()
-        started = _now()
+        shown = self._shown(session, request)
         self.machine.open(session, request)
         self._talk()
-        eos = frozenset() if request.ignore_eos else frozenset(self.welcome.eos)
-        text = AnswerText(request.stops, eos, request.max_tokens, self.tokenizer.token_bytes)
-        parts: list[str] = []
-        first: float | None = None
-        ended = False
         try:
-            while not ended:
-                event = await queue.get()
-                if isinstance(event, OutriderError):
-                    raise event
-                if isinstance(event, Ahead):
-                    yield event
-                    continue
-                if isinstance(event, Committed):
-                    first = first if first is not None else _now() - started
-                    shown = text.feed(event.tokens)
-                    parts.append(shown)
-                    yield Piece(shown, event.tokens, event.accepted, event.refused)
-                elif isinstance(event, AnswerRefused):
-                    ended = True
-                    raise _refusal(event)
-                elif isinstance(event, AnswerEnded):
-                    ended = True
-                    rest = text.finish(event.text_bytes)
-                    parts.append(rest)
-                    if rest:
-                        yield Piece(rest, (), 0, ())
-                    if event.reason.startswith("error"):
-                        raise SessionError(f"the target failed: {event.reason[7:]}", code="target")
-                    yield self._answer(session, event, "".join(parts), first, _now() - started)
+            while not shown.ended:
+                for item in shown.take(await queue.get()):
+                    yield item
         finally:
             del self._streams[session.handle]
             self._show_ahead.discard(session.handle)
+            if self._offline is not None:
+                self._offline.forget(session)
             if not self._streams:
                 self.courier.needed.clear()
-            if not ended:
+            if not shown.closed:
                 self.machine.cancel(session)
                 self._talk()
 
-    def _answer(
-        self,
-        session: EdgeSession,
-        ended: AnswerEnded,
-        text: str,
-        first: float | None,
-        seconds: float,
-    ) -> Answer:
-        sampling = session.request.sampling if session.request else None
-        degraded = self._engine.failed if self._engine else None
-        return Answer(
-            text=text,
-            ids=tuple(session.ids[session.prompt_len :]),
-            prompt_ids=tuple(session.ids[: session.prompt_len]),
-            reason=ended.reason,
-            seed=sampling.seed if sampling and sampling.temperature else None,
-            frames=session.frames_sent,
-            drafted=session.nodes_sent,
-            accepted=session.nodes_accepted,
-            bytes_up=session.bytes_up,
-            bytes_down=session.bytes_down,
-            passes=ended.passes,
-            first_token=first,
-            seconds=seconds,
-            rtt=self.machine.link.srtt,
-            degraded=str(degraded) if degraded else None,
+    def _shown(self, session: EdgeSession, request: Request) -> Shown:
+        engine, courier = self._engine, self.courier
+        return Shown(
+            machine=self.machine,
+            session=session,
+            request=request,
+            tokenizer=self.tokenizer,
+            offline=self._offline,
+            now=_now,
+            started=_now(),
+            degraded=lambda: engine.failed if engine else None,
+            reconnects=lambda: courier.reconnects,
         )
 
     # --- the loops --------------------------------------------------------------------------
@@ -227,7 +223,8 @@ class EdgeClient:
         loop = asyncio.get_running_loop()
         while True:
             self._draft_wake.clear()
-            work = engine.next(_now())
+            alone = self._offline.next(_now()) if self._offline else None
+            work = engine.next(_now()) if alone is None else alone
             await self.courier.flush()  # new guesses or a closing frame, without a further wake-up
             if isinstance(work, Idle):
                 await self._draft_wake.wait()
@@ -235,8 +232,9 @@ class EdgeClient:
             self._work, self._stale = (work if isinstance(work, DraftWork) else None), False
             result = await loop.run_in_executor(self._thread, self._run, work)
             self._work = None
-            engine.done(work, result, _now())
-            self._guessed(work.session)
+            if self._offline is None or not self._offline.done(work, result, _now()):
+                engine.done(work, result, _now())
+                self._guessed(work.session)
             if engine.failed is not None:
                 self._notice(f"drafting stopped, the cloud goes on alone: {engine.failed}")
 
@@ -245,6 +243,11 @@ class EdgeClient:
         queue = self._streams.get(session.handle)
         if queue is not None and session.handle in self._show_ahead:
             queue.put_nowait(Ahead(self.tokenizer.decode(session.window.ahead)))
+
+    def _wrote(self, session: EdgeSession, wrote: Wrote) -> None:
+        """The drafter went on alone."""
+        if queue := self._streams.get(session.handle):
+            queue.put_nowait(wrote)
 
     def _run(self, work: Prefill | DraftWork) -> Guess | BackendError | None:
         """On the drafter's thread."""
@@ -280,8 +283,7 @@ class EdgeClient:
                 if event.never_draft:
                     named = ", ".join(map(str, sorted(event.never_draft)[:8]))
                     self._notice(f"special tokens differ: these ids are never drafted: {named}")
-                if self._ready and not self._ready.done():
-                    self._ready.set_result(event.welcome)
+                self._welcomed(event.welcome)
             elif not isinstance(event, LinkFailed | AnswerOpened) and (
                 queue := self._streams.get(event.session.handle)
             ):
@@ -289,6 +291,17 @@ class EdgeClient:
         if self._work is not None and self._engine is not None:
             self._stale = not self._engine.wanted(self._work)
         self._draft_wake.set()
+
+    def _welcomed(self, welcome: Welcome) -> None:
+        try:
+            self._accept(welcome)
+        except OutriderError as error:
+            self._fail(error)
+            return
+        if self._ready and not self._ready.done():
+            self._ready.set_result(welcome)
+        if self._offline is not None:
+            self._offline.linked()
 
     def _fail(self, error: OutriderError) -> None:
         """The link is not coming back: whoever waits for it is told."""
@@ -301,10 +314,6 @@ class EdgeClient:
         if text not in self.notices:
             self.notices.append(text)
             _log.warning("%s", text)
-
-
-def _refusal(event: AnswerRefused) -> SessionError:
-    return SessionError(event.message, code=event.code, retry_after=event.retry_after)
 
 
 def _now() -> float:

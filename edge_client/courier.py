@@ -29,14 +29,24 @@ class Persistence:
     """How a lost link is made again. Times in seconds.
 
     Attempts back off from ``first`` by doubling up to ``longest``, each shortened at random by up
-    to half; after ``give_up`` the answers under way end with an error. A link on which nothing
-    comes back for ``silence`` (twice: a ping is sent, then it is waited for) counts as lost.
+    to half; after ``give_up`` the answers under way end with an error. A ping is sent ``silence``
+    after the last one was answered, and waited for as long: a link that dies without a word is
+    noticed within twice that, whatever its sockets say.
     """
 
     first: float = 0.1
     longest: float = 5.0
     give_up: float = 30.0
     silence: float = 5.0
+
+
+@dataclass(slots=True)
+class _Outage:
+    """Since when there has been no welcome, and how long to wait before the next attempt."""
+
+    began: float
+    pause: float
+    attempts: int = 0
 
 
 class Courier:
@@ -69,6 +79,8 @@ class Courier:
         self._link: Link | None = None
         self._wake = asyncio.Event()
         self._sending = asyncio.Lock()
+        self._outage: _Outage | None = None
+        self._silent: LinkError | None = None
 
     async def connect(self) -> Link:
         """A transport, and the machine told of it.
@@ -76,18 +88,22 @@ class Courier:
         Raises:
             LinkError, HandshakeError: as :func:`outrider.runtime.net.client.connect`.
         """
-        silence = self._persistence.silence
-        tuning = Tuning(ping_interval=silence, ping_timeout=silence)
+        # The library would wait for the goodbye of a peer that is silent: see _watch.
+        tuning = Tuning(ping_interval=None)
         link = await connect(self.url, key=self._key, context=self._context, tuning=tuning)
         self.machine.connect(_now())
         self._link = link
         return link
 
-    async def run(self, link: Link) -> None:
-        """Serve this link, then others after it, until cancelled."""
+    async def run(self, link: Link | LinkError) -> None:
+        """Serve this link, then others after it, until cancelled.
+
+        An error in its place says why there is none yet: that is no reason to give up.
+        """
+        patient = isinstance(link, LinkError)
         while True:
-            error = await self._serve(link)
-            if self._final(error) or self.machine.welcome is None:
+            error = link if isinstance(link, LinkError) else await self._serve(link)
+            if self._final(error) or (self.machine.welcome is None and not patient):
                 self._failed(error)
             elif self.needed.is_set():
                 self._interrupted(error)
@@ -126,12 +142,15 @@ class Courier:
 
     async def _serve(self, link: Link) -> OutriderError:
         """Until the link is lost or refused; why."""
-        writer = asyncio.create_task(self._write(link))
+        self._silent = None
+        tasks = [asyncio.create_task(work(link)) for work in (self._write, self._watch)]
         try:
-            return await self._read(link)
+            error = await self._read(link)
+            return self._silent or error
         finally:
-            writer.cancel()
-            await asyncio.gather(writer, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             self._link = None
             link.abort()
 
@@ -139,6 +158,8 @@ class Courier:
         try:
             while not self.machine.wants_close:
                 self.machine.receive(await link.recv(), _now())
+                if self.machine.state is State.READY:
+                    self._outage = None
                 self._heard()
                 if self.machine.has_cold_messages:
                     self._wake.set()
@@ -151,6 +172,32 @@ class Courier:
         await link.close()
         assert self.machine.failure is not None  # FAILED always has its reason
         return self.machine.failure
+
+    async def _watch(self, link: Link) -> None:
+        """Drop a link that has gone without a word.
+
+        Whatever comes in is a sign of life; so is a backlog that shrinks, for on a slow link the
+        ping waits behind it.
+        """
+        silence = self._persistence.silence
+        await asyncio.sleep(silence)
+        while True:
+            heard, taken = link.bytes_in, link.bytes_out - link.unsent
+            try:
+                async with asyncio.timeout(silence):
+                    await link.ping()
+            except TimeoutError:
+                moves = link.unsent > 0 and link.bytes_out - link.unsent > taken
+                if link.bytes_in == heard and not moves:
+                    self._silent = LinkError(
+                        f"{link.peer} no longer answers: a ping got no reply for {silence:g} s"
+                    )
+                    link.abort()  # ends the reader
+                    return
+                continue  # a long queue is not a dead link
+            except OutriderError:
+                return  # the reader is told as well
+            await asyncio.sleep(silence)
 
     async def _write(self, link: Link) -> None:
         """Send what is due whenever woken, and watch the machine's deadline."""
@@ -182,17 +229,20 @@ class Courier:
         Raises:
             OutriderError: the last reason, once there is no point in going on.
         """
-        persistence, began, pause = self._persistence, _now(), self._persistence.first
+        persistence, error = self._persistence, lost
+        # A peer that takes connections and drops them before its welcome is no better than none.
+        outage = self._outage = self._outage or _Outage(_now(), persistence.first)
         _log.info("link lost (%s): connecting again", lost)
-        while True:
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+        while outage.attempts == 0 or _now() - outage.began <= persistence.give_up:
+            outage.attempts += 1
+            await asyncio.sleep(outage.pause * random.uniform(0.5, 1.0))
+            outage.pause = min(persistence.longest, 2 * outage.pause)
             try:
                 return await self.connect()
-            except LinkError as error:
-                if _now() - began > persistence.give_up:
-                    seconds = f"{persistence.give_up:g}"
-                    raise LinkError(f"{error} (tried again for {seconds} s)") from error
-            pause = min(persistence.longest, 2 * pause)
+            except LinkError as reason:
+                error = reason
+        self._outage = None
+        raise LinkError(f"{error} (tried again for {persistence.give_up:g} s)") from error
 
     async def _patient_connect(self) -> Link:
         """One attempt whenever somebody needs the link."""

@@ -185,10 +185,11 @@ class Link:
                 f"{self.peer} took nothing for {self._send_timeout:g} s: the connection was dropped"
             ) from error
 
-    async def ping(self) -> float:
-        """Measure one round trip, in seconds."""
+    async def ping(self, payload: bytes | None = None) -> float:
+        """Measure one round trip, in seconds. A payload has 125 bytes at most, and is not shared
+        with another ping under way."""
         try:
-            return await (await self._connection.ping())
+            return await (await self._connection.ping(payload))
         except ConnectionClosed as error:
             raise self._closed(error) from error
 
