@@ -61,7 +61,7 @@ def demo(
     temp: o.Temp = 0.0,
     seed: o.Seed = None,
     policy: o.PolicyOption = o.PolicyName.FIXED,
-    draft_max: o.DraftMax = None,
+    draft_max: o.DraftMax = 4,
     draft_p_min: o.DraftPMin = o.DEFAULT_DRAFT_P_MIN,
     objective: o.ObjectiveOption = o.Objective.COST,
     drafter_backend: o.DrafterBackendOption = o.DrafterBackend.AUTO,

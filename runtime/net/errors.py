@@ -143,9 +143,7 @@ def _from_message(error: InvalidMessage, address: Address) -> OutriderError:
         if isinstance(cause, EOFError | ConnectionError):
             hint = "" if address.secure else " (if the server uses TLS, the address is wss://...)"
             return LinkError(f"{address.place} closed the connection without an answer{hint}")
-        if "HTTP" in str(
-            cause
-        ):  # its status line was read, and is not of a version that can upgrade
+        if ": HTTP/" in str(cause):  # too old a version of it to upgrade a connection
             return HandshakeError(
                 f"{address.place} speaks HTTP but not WebSocket: is it an Outrider cloud?",
                 code="not-websocket",
