@@ -1,0 +1,196 @@
+"""The chat at a pseudo-terminal: keys, resizing, and a link that is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+
+from outrider.cli import chat_input, exits
+from outrider.cli.chat_screen import ERASE, visible
+
+ASK = "And it came to pass"
+DIM = "\x1b[2m"
+
+
+class Person:
+    """Somebody at a pseudo-terminal."""
+
+    def __init__(self, args: list[str], env: dict[str, str], columns: int = 80) -> None:
+        self.process, self._fd = pty.fork()
+        if self.process == 0:
+            os.execve(sys.executable, [sys.executable, "-m", "outrider.cli.main", *args], env)
+        self.resize(columns)
+        self.seen = ""
+
+    def resize(self, columns: int) -> None:
+        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+
+    def type(self, text: str) -> None:
+        os.write(self._fd, text.encode())
+
+    def until(self, *words: str, seconds: float = 40) -> str:
+        """What appears up to and including the words, in this order; it is taken away."""
+        end, at = time.monotonic() + seconds, 0
+        for word in words:
+            while (place := self.seen.find(word, at)) < 0:
+                if time.monotonic() > end or not self._more(0.2):
+                    raise AssertionError(f"no {word!r} in {self.seen!r}")
+            at = place + len(word)
+        found, self.seen = self.seen[:at], self.seen[at:]
+        return found
+
+    def ask(self, text: str) -> str:
+        """Type a line; everything up to the next prompt."""
+        self.type(text + "\r")
+        self.until(text)
+        return self.until(chat_input.PROMPT)
+
+    def leaves(self) -> int:
+        """The exit status."""
+        end = time.monotonic() + 20
+        while time.monotonic() < end and self._more(0.2):
+            pass
+        return os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
+
+    def _more(self, seconds: float) -> bool:
+        if select.select([self._fd], [], [], seconds)[0]:
+            try:
+                data = os.read(self._fd, 65536)
+            except OSError:  # the other side is gone
+                return False
+            self.seen += data.decode("utf-8", "replace")
+            return bool(data)
+        return True
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            os.kill(self.process, signal.SIGKILL)
+            os.waitpid(self.process, 0)
+        os.close(self._fd)
+
+
+@pytest.fixture
+def person(home: Path, tmp_path: Path):
+    """``person(url, *args, **env)`` starts a chat at a terminal and waits for its prompt."""
+    people = []
+
+    def start(url: str, *args: str, **env: str) -> Person:
+        base = {k: v for k, v in os.environ.items() if not k.startswith(("OUTRIDER_", "NO_COLOR"))}
+        mine = {"XDG_CONFIG_HOME": str(home), "XDG_STATE_HOME": str(tmp_path), "TERM": "xterm",
+                "OMP_NUM_THREADS": "1", "INPUTRC": "/dev/null"}  # fmt: skip
+        people.append(Person(["chat", "--cloud", url, *args], base | mine | env))
+        people[-1].until(chat_input.PROMPT)
+        return people[-1]
+
+    yield start
+    for one in people:
+        one.close()
+
+
+@pytest.fixture(scope="module")
+def slow(models: Path, tmp_path_factory: pytest.TempPathFactory):
+    """A cloud whose passes last 0.15 s: (its address, the file that gets a line for each)."""
+    pytest.importorskip("llama_cpp")
+    report = tmp_path_factory.mktemp("slow") / "passes"
+    found = subprocess.Popen(
+        [sys.executable, "-m", "outrider.benchmarks.paced_cloud", "--model",
+         str(models / "target" / "target-f16.gguf"), "--step-ms", "150", "--lookup", "0",
+         "--report", str(report)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert found.stdout is not None
+    yield found.stdout.readline().decode().strip(), report
+    found.kill()
+    found.communicate()
+
+
+def test_keys_at_a_terminal(person, slow, tmp_path: Path) -> None:
+    url, report = slow
+    one = person(url, "-n", "200", "--draft-p-min", "0", "--ignore-eos")
+    one.type(ASK + "\r")
+    seen = one.until(DIM, ERASE)
+    one.resize(50)
+    time.sleep(0.5)
+    one.type("\x03")
+    one.until("cancelled; what there was is kept", chat_input.PROMPT)
+    passes = report.read_text().count("\n")
+    one.type("not sent")
+    one.until("not sent")
+    one.type("\x03")  # clears the line
+    one.until("\r\n" + chat_input.PROMPT)
+    stats = one.ask("/stats")
+    assert "%" in stats
+    assert "round trip" in stats
+    assert report.read_text().count("\n") <= passes + 2, "the cloud works on"
+    assert "error: there is no command /nothing" in one.ask("/nothing")
+    one.type("and so\r")
+    one.until(DIM)
+    one.type("\x03")
+    one.until("cancelled", chat_input.PROMPT)
+    assert re.search(r"cached +[1-9]\d* of the last", one.ask("/stats"))
+    one.type("\x04")
+    assert one.leaves() == exits.DONE
+    history = tmp_path / "outrider" / "chat_history"
+    assert history.stat().st_mode & 0o777 == 0o600
+    assert history.read_text().splitlines() == [ASK, "/stats", "/nothing", "and so", "/stats"]
+    assert "error" not in seen
+
+
+def test_without_colour_and_history(person, llama_cloud, tmp_path: Path) -> None:
+    one = person(
+        llama_cloud.url, "-n", "8", "--no-history", "--draft-p-min", "0", "--verbose", NO_COLOR="1"
+    )
+    one.type(f"{ASK}\r/stats\r")  # the second line while the answer comes
+    seen = one.until("round trip", chat_input.PROMPT)
+    assert seen.index("8 tokens |") < seen.index("/stats\r")
+    one.type("more\\\r")
+    one.until(chat_input.MORE)
+    seen = seen.partition("/stats")[0] + one.ask("and more")
+    assert DIM not in seen
+    assert ERASE not in seen
+    one.type("/quit\r")
+    assert one.leaves() == exits.DONE
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cloud_that_comes_back(person, start_cloud, process) -> None:
+    pytest.importorskip("llama_cpp")
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    serve = ("--target-backend", "llama", "--port", str(port))
+    cloud = start_cloud(*serve)
+    sampled = ("--cloud", cloud.url, "-n", "300", "--draft", "off", "--temp", "1", "--seed", "5")
+    whole = process("run", *sampled, "--ignore-eos", ASK).out
+    one = person(*sampled[1:], "--ignore-eos", "--reconnect", "20")
+    one.type(ASK + "\r")
+    said = one.until(whole[:30].partition("\n")[0])
+    cloud.process.kill()
+    said += one.until("the link was lost, connecting again")
+    cloud = start_cloud(*serve)
+    said += one.until(chat_input.PROMPT)
+    said = re.sub(r"\n?warning: the link was lost.*\n", "", said.replace("\r\n", "\n"))
+    assert visible(whole).strip() in said
+    cloud.process.kill()
+    cloud.process.wait()
+    one.type("more\r")
+    one.until("no link to the cloud, trying again")
+    one.type("\x03")
+    assert "taken back" in one.until("cancelled", chat_input.PROMPT)
+    cloud = start_cloud(*serve)
+    assert "error" not in one.ask("/retry")
+    one.type("\x04")
+    assert one.leaves() == exits.DONE
