@@ -13,11 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from outrider.cloud_server.engine import CloudEngine, Forward
+from outrider.cloud_server.own_drafter import OwnDraft, OwnDrafter, check_vocabulary
 from outrider.cloud_server.planner import EngineSettings
 from outrider.cloud_server.targets.base import Decided, Target
 from outrider.protocol.cloud import CloudConfig, CloudConnection, SessionTable
 from outrider.protocol.errors import BackendError, LinkError, OutriderError, SessionError
 from outrider.protocol.messages import Limits, Open
+from outrider.protocol.session import Objective
+from outrider.runtime.lm.drafter import Drafter, Guess
 from outrider.runtime.net.keys import KeyFile
 from outrider.runtime.net.link import Link
 from outrider.runtime.net.server import Server, serve
@@ -30,7 +33,11 @@ _log = logging.getLogger("outrider.cloud")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSettings:
-    """Where to listen and what to allow. Sizes in bytes, tokens and counts; times in seconds."""
+    """Where to listen and what to allow. Sizes in bytes, tokens and counts; times in seconds.
+
+    ``objective`` is the dearest that is granted, ``draft_max`` the most guesses at a time of the
+    verifier's own draft model.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8471
@@ -43,13 +50,26 @@ class ServiceSettings:
     max_nodes_in_flight: int = 256
     detached_seconds: float = 120.0
     drain_seconds: float = 30.0
+    objective: Objective = "latency"
+    draft_max: int = 16
     engine: EngineSettings = field(default_factory=EngineSettings)
 
 
 class Verifier:
     """One target served to many edges. Use as an async context manager, or :meth:`run`."""
 
-    def __init__(self, target: Target, tokenizer: Tokenizer, settings: ServiceSettings) -> None:
+    def __init__(
+        self,
+        target: Target,
+        tokenizer: Tokenizer,
+        settings: ServiceSettings,
+        own: tuple[Drafter, Tokenizer] | None = None,
+    ) -> None:
+        """``own``: a draft model to use beside the target, and its tokenizer.
+
+        Raises:
+            SettingError: it has another tokenizer than the target.
+        """
         info = target.info
         if tokenizer.size > info.usable:
             _log.warning(
@@ -78,15 +98,34 @@ class Verifier:
                 ),
                 agent=AGENT,
                 render=self._render,
+                objective=settings.objective,
             )
         )
-        self.engine = CloudEngine(self.table, info, eos, tokenizer.token_bytes, settings.engine)
+        self.drafter = own[0] if own else None
+        self.engine = CloudEngine(
+            self.table,
+            info,
+            eos,
+            tokenizer.token_bytes,
+            settings.engine,
+            own=self._own(*own) if own and settings.draft_max else None,
+        )
+        self._drafting: OwnDraft | None = None
+        self._stale = False
         self._wake = asyncio.Event()
         self._writers: set[asyncio.Event] = set()
         self._connections: set[CloudConnection] = set()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="target")
         self._worker: asyncio.Task[None] | None = None
         self._server: Server | None = None
+
+    def _own(self, drafter: Drafter, tokenizer: Tokenizer) -> OwnDrafter:
+        """The draft model beside the target, after a look at what it means by its ids."""
+        never = check_vocabulary(self.table.config.vocabulary, describe(tokenizer))
+        if never:
+            named = ", ".join(map(str, sorted(never)[:8]))
+            _log.warning("the draft model's special tokens differ, never drafted: %s", named)
+        return OwnDrafter(drafter, self.settings.draft_max, never)
 
     # --- life -------------------------------------------------------------------------------
 
@@ -124,6 +163,8 @@ class Verifier:
             await asyncio.gather(self._worker, return_exceptions=True)
         self._thread.shutdown(wait=True)
         self.target.close()
+        if self.drafter is not None:
+            self.drafter.close()
 
     async def _drain(self) -> None:
         """Let answers under way end; new ones are refused meanwhile."""
@@ -156,6 +197,12 @@ class Verifier:
                 self.engine.done(work, result, loop.time())
                 self._tell_all()
                 continue
+            if isinstance(work, OwnDraft):
+                self._drafting, self._stale = work, False
+                guess = await loop.run_in_executor(self._thread, self._draft, work)
+                self._drafting = None
+                self.engine.drafted(work, guess, loop.time())
+                continue
             timeout = None if work.until is None else max(0.0, work.until - loop.time())
             try:
                 async with asyncio.timeout(timeout):
@@ -173,6 +220,28 @@ class Verifier:
         except Exception as error:
             _log.exception("the target failed")
             return BackendError(f"the target failed: {error}")
+
+    def _draft(self, work: OwnDraft) -> Guess | BackendError:
+        """On the same thread. A draft model that fails is off; answers go on without it."""
+        assert self.drafter is not None
+        try:
+            if work.read:
+                self.drafter.prefill(work.ids, work.read)
+                return Guess((), ())
+            return self.drafter.draft(
+                work.ids,
+                work.prompt_len,
+                work.sampling,
+                work.count,
+                never=work.never,
+                stop=lambda: self._stale,
+            )
+        except BackendError as error:
+            _log.error("the draft model failed and is off from now on: %s", error)
+            return error
+        except Exception as error:
+            _log.exception("the draft model failed and is off from now on")
+            return BackendError(f"the draft model failed: {error}")
 
     def _render(self, request: Open) -> tuple[int, ...]:
         """Ids of an open that carries messages or text."""
@@ -195,6 +264,8 @@ class Verifier:
             while not connection.wants_close:
                 data = await link.recv()
                 connection.receive(data, _now())
+                if self._drafting is not None:
+                    self._stale = not self.engine.wanted(self._drafting)
                 if connection.has_cold_messages:
                     wake.set()
                 self._wake.set()

@@ -10,13 +10,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from outrider.cloud_server.kv_cache import Slot, SlotTable
-from outrider.cloud_server.planner import EngineSettings, Held, Part, Planner
+from outrider.cloud_server.own_drafter import OwnDraft, OwnDrafter
+from outrider.cloud_server.planner import EngineSettings, Held, Part, Planner, Thin
 from outrider.cloud_server.targets.base import Decided, Row, TargetInfo
 from outrider.protocol.cloud import SessionTable
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.errors import BackendError
 from outrider.protocol.session import CloudSession, judge
+from outrider.runtime.lm.drafter import Guess
 from outrider.runtime.text.ending import Ending
+
+BUSY = 0.5
+"""Share of the slots in use above which the verifier's own draft model is left alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +52,16 @@ class Wait:
     until: float | None
 
 
-Work = Forward | Wait
+Work = Forward | OwnDraft | Wait
 
 
 @dataclass(slots=True)
 class EngineStats:
-    """Counters since the start; the names follow the field's metrics."""
+    """Counters since the start; the names follow the field's metrics.
+
+    ``own_...`` is what the verifier guessed itself, by look-up or draft model; of the latter alone
+    ``own_drafts`` is how often it was asked, ``own_seconds`` for how long it worked.
+    """
 
     passes: int = 0
     tokens: int = 0
@@ -62,6 +71,9 @@ class EngineStats:
     accepted_per_position: list[int] = field(default_factory=list)
     own_draft_tokens: int = 0
     own_accepted_tokens: int = 0
+    own_drafts: int = 0
+    own_seconds: float = 0.0
+    own_dropped: int = 0
     failures: int = 0
 
 
@@ -75,11 +87,14 @@ class CloudEngine:
         eos: frozenset[int],
         token_bytes: Callable[[int], bytes],
         settings: EngineSettings | None = None,
+        *,
+        own: OwnDrafter | None = None,
     ) -> None:
         self.table = table
         self.info = info
         self.eos = eos
-        self.planner = Planner(info.n_ctx, settings or EngineSettings())
+        self.own = own
+        self.planner = Planner(info.n_ctx, settings or EngineSettings(), own)
         self.stats = EngineStats()
         self._token_bytes = token_bytes
         self._slots = SlotTable(info.slots)
@@ -88,28 +103,57 @@ class CloudEngine:
     # --- work -------------------------------------------------------------------------------
 
     def next(self, now: float) -> Work:
-        """The next pass, or how long there is nothing to do."""
+        """The next pass, guesses of our own to be made before it, or how long there is nothing."""
         self.table.expire(now)
         self._tidy()
         active = [s for s in self.table.sessions.values() if s.active]
         self.table.load = min(1.0, len(active) / self.info.slots)
+        # Our own draft model runs where there is room, and keeps no row waiting that is ready.
+        sharers = len(active) if len(active) == 1 or self.table.load <= BUSY else 0
         parts: list[tuple[CloudSession, Slot, Part]] = []
         held: list[tuple[CloudSession, Slot, Held]] = []
+        thin: list[tuple[CloudSession, Thin]] = []
         for session in active:
             slot = self._slots.obtain(session, now)
             if slot is None:
                 continue  # more answers under way than slots: it waits for one to end
-            plan = self.planner.plan(session, self._slots.cached(slot, session.ids), now)
+            cached = self._slots.cached(slot, session.ids)
+            plan = self.planner.plan(session, cached, now, sharers)
             if isinstance(plan, Held):
                 held.append((session, slot, plan))
-            else:
-                parts.append((session, slot, plan))
+                continue
+            if isinstance(plan, Thin):
+                thin.append((session, plan))
+            parts.append((session, slot, plan.part if isinstance(plan, Thin) else plan))
         if not parts:
             return Wait(min((*(plan.until for _, _, plan in held), *self._expiry()), default=None))
+        if thin and len(thin) == len(parts):
+            return self._draft(*thin[0], now)
         # A pass runs anyway: guesses that waited for more of their kind come along.
         parts += [(session, slot, plan.ready) for session, slot, plan in held if plan.ready]
         pairs = [self._row(session, slot, part, now) for session, slot, part in parts]
         return Forward(tuple(row for row, _ in pairs), tuple(item for _, item in pairs), now)
+
+    def _draft(self, session: CloudSession, plan: Thin, now: float) -> OwnDraft:
+        """Work for our own draft model, behind the edge's live guesses."""
+        assert self.own is not None
+        part = plan.part
+        return self.own.work(session, part.chain[: len(part.chain) - part.own], plan.wish, now)
+
+    def wanted(self, work: OwnDraft) -> bool:
+        """Whether guesses under way are still of use, and keep nobody from a first token."""
+        session = work.session
+        fresh = any(s.active and s.passes == 0 for s in self.table.sessions.values())
+        return session.active and session.begun == work.begun and not fresh
+
+    def drafted(self, work: OwnDraft, result: Guess | BackendError, now: float) -> None:
+        """Take guesses of our own back. A draft model that fails is off; the answers go on."""
+        assert self.own is not None
+        self.stats.own_drafts += 1
+        self.stats.own_seconds += now - work.started
+        kept = self.own.done(work, result, now)
+        if isinstance(result, Guess) and not kept:
+            self.stats.own_dropped += len(result.tokens)
 
     def _tidy(self) -> None:
         """Forget what belonged to sessions that are gone."""

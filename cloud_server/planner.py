@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from outrider.cloud_server.estimate import PassTime, SessionPace, arrivals
 from outrider.cloud_server.lookup import Lookup
+from outrider.cloud_server.own_drafter import OwnDrafter, Wish
 from outrider.cloud_server.scheduler import STANCES, useful, wait
 from outrider.protocol.session import CloudSession
 
@@ -26,7 +27,8 @@ class EngineSettings:
 
     A riding session's guesses are awaited under the objective ``cost`` for ``patience`` times the
     usual reply, but at least ``patience_floor`` and at most ``patience_cap``, which also serves
-    while nothing is known. ``lookup`` is how many guesses the verifier may add of its own; 0: none.
+    while nothing is known. ``lookup`` is how many guesses the verifier may look up in the text by
+    itself; 0: none.
     """
 
     prefill_chunk: int = 256
@@ -39,12 +41,16 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Feed ids up to ``end``, then ``chain``; its last ``own`` guesses are the verifier's own."""
+    """Feed ids up to ``end``, then ``chain``; its last ``own`` guesses are the verifier's own.
+
+    ``drafted``: those come from its draft model, not from the look-up.
+    """
 
     end: int
     want: int
     chain: tuple[int, ...] = ()
     own: int = 0
+    drafted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,14 @@ class Held:
 
     until: float
     ready: Part | None
+
+
+@dataclass(frozen=True, slots=True)
+class Thin:
+    """A part that may run now but would be worth more with guesses of our own draft model."""
+
+    part: Part
+    wish: Wish
 
 
 @dataclass(slots=True)
@@ -67,8 +81,9 @@ class _Known:
 class Planner:
     """Decides for each session; owns what was measured of passes and sessions."""
 
-    def __init__(self, n_ctx: int, settings: EngineSettings) -> None:
+    def __init__(self, n_ctx: int, settings: EngineSettings, own: OwnDrafter | None = None) -> None:
         self.settings = settings
+        self.own = own
         self.pass_time = PassTime()
         self._n_ctx = n_ctx
         self._known: dict[bytes, _Known] = {}
@@ -76,38 +91,81 @@ class Planner:
     def forget(self, alive: set[bytes]) -> None:
         """Only these sessions are still there."""
         self._known = {key: value for key, value in self._known.items() if key in alive}
+        if self.own is not None:
+            self.own.forget(alive)
 
-    def plan(self, session: CloudSession, cached: int, now: float) -> Part | Held:
-        """What to do for a session of whose ids ``cached`` are evaluated."""
+    def plan(
+        self, session: CloudSession, cached: int, now: float, sharers: int = 1
+    ) -> Part | Held | Thin:
+        """What to do for a session of whose ids ``cached`` are evaluated.
+
+        ``sharers``: answers under way, this one included; 0: our draft model is not to be asked.
+        """
         settings, length = self.settings, len(session.ids)
         if length - cached > settings.prefill_chunk:
             return Part(cached + settings.prefill_chunk, 0)
-        chain, own = self._guesses(session)
-        part = Part(length, 1 + len(chain) + len(own), (*chain, *own), len(own))
+        part = self._part(session)
         # The first token, and a text that has to be evaluated anyway, never wait; nor does the
         # last that the context takes, for which no guess can help.
         last = length + 1 >= self._n_ctx
-        if length - cached > 1 or session.passes == 0 or not session.riding or last:
+        if length - cached > 1 or session.passes == 0 or last:
             return part
+        thin = self._thin(session, part, sharers) if sharers else None
+        ours = thin is not None or part.drafted
+        if not session.riding or (ours and self._sooner(session, now)):
+            return thin or part
         until = self._until(session, len(part.chain), now)
         if until > now + SOON:
             return Held(until, part if part.chain else None)
-        if not chain and session.objective == "cost":
+        if thin is None and len(part.chain) == part.own and session.objective == "cost":
             session.riding = False  # it kept us waiting: go on alone until it sends again
-        return part
+        return thin or part
 
-    def _guesses(self, session: CloudSession) -> tuple[list[int], list[int]]:
+    def _part(self, session: CloudSession) -> Part:
         """The edge's live guesses and, behind them, our own: as many as are worth their share."""
-        settings, known = self.settings, self._of(session)
-        room = self._n_ctx - len(session.ids) - 1  # the pass adds a token of its own
+        settings, known, length = self.settings, self._of(session), len(session.ids)
+        room = self._n_ctx - length - 1  # the pass adds a token of its own
         each, rate = self.pass_time.each, self._rate(known.pace)
         limit = max(1, useful(known.pace.edge.alpha, each, rate, settings.max_chain))
         chain = session.window.chain(min(limit, room))
-        room = min(settings.lookup, limit - len(chain), room - len(chain))
-        if room <= 0 or len(session.window.chain(limit + 1)) > len(chain):
-            return chain, []
-        count = useful(known.pace.own.alpha, each, rate, room)
-        return chain, known.lookup.propose(session.ids, chain, count) if count else []
+        room -= len(chain)
+        more = len(session.window.chain(limit + 1)) > len(chain)
+        drafted = list(self.own.guesses(session, chain)[:room]) if self.own and not more else []
+        own = drafted
+        room = min(settings.lookup, limit - len(chain), room)
+        if not drafted and room > 0 and not more:
+            count = useful(known.pace.own.alpha, each, rate, room)
+            own = known.lookup.propose(session.ids, chain, count) if count else []
+        return Part(length, 1 + len(chain) + len(own), (*chain, *own), len(own), bool(drafted))
+
+    def _thin(self, session: CloudSession, part: Part, sharers: int) -> Thin | None:
+        """The part, if guesses of our own draft model should come before it."""
+        request = session.request
+        if self.own is None or part.drafted or request is None:
+            return None
+        theirs = part.chain[: len(part.chain) - part.own]
+        length = len(session.ids)
+        left = request.max_tokens - (length - session.prompt_len)
+        wish = self.own.wish(
+            session,
+            theirs,
+            reached=self._of(session).pace.edge.alpha ** len(theirs),
+            pass_time=self.pass_time.of(1) * STANCES[session.objective].worth,
+            each=self.pass_time.each,
+            sharers=sharers,
+            # The pass adds a token of its own, hence one less than is left.
+            room=min(left, self._n_ctx - length) - 1 - len(theirs),
+        )
+        return Thin(part, wish) if wish is not None else None
+
+    def _sooner(self, session: CloudSession, now: float) -> bool:
+        """Our own draft model has a guess sooner than the edge has its next, and as good a one."""
+        own = self.own
+        if own is None or session.objective == "cost":
+            return False  # there the edge's guesses are awaited: they cost the cloud nothing
+        expected = arrivals(session, now, ARRIVALS)
+        quick = not expected or (own.step or 0.0) < (expected[-1] / len(expected))
+        return quick and own.good(session, self._of(session).pace.edge.alpha)
 
     def _until(self, session: CloudSession, live: int, now: float) -> float:
         """Until when to wait for further guesses of a riding session; ``now`` or less: do not."""
@@ -144,7 +202,11 @@ class Planner:
         if theirs:
             pace.edge.observe(min(accepted, theirs), accepted < theirs)
         if part.own and accepted >= theirs:
-            pace.own.observe(accepted - theirs, accepted < len(part.chain))
+            refused = accepted < len(part.chain)
+            if part.drafted and self.own is not None:
+                self.own.judged(session, accepted - theirs, refused)
+            else:
+                pace.own.observe(accepted - theirs, refused)
         pace.committed(accepted + 1, now)
 
     def _rate(self, pace: SessionPace) -> float:

@@ -77,3 +77,29 @@ def useful(alpha: float, each: float, rate: float, limit: int) -> int:
         count += 1
         reached *= alpha
     return count
+
+
+def own_rate(alpha: float, step: float, pass_time: float, limit: int) -> float:
+    """Tokens a second of co-located speculation: the best E(k) / (k * step + pass_time), k >= 0.
+
+    E(k) = (1 - alpha^(k+1)) / (1 - alpha) tokens are expected of a pass that judges k guesses.
+    """
+    best = expected = reached = 0.0
+    for k in range(limit + 1):
+        reached = reached * alpha if k else 1.0
+        expected += reached
+        best = max(best, expected / max(1e-9, k * step + pass_time))
+    return best
+
+
+def own_count(reached: float, alpha: float, step: float, rate: float, limit: int) -> int:
+    """How many guesses a drafter beside the target should make, each in ``step`` seconds.
+
+    ``reached`` is the probability that all guesses before them are right. Each is worth its time
+    while the tokens expected of it are more than ``rate`` tokens a second make of that time.
+    """
+    count = 0
+    while count < limit and reached * alpha > rate * step:
+        count += 1
+        reached *= alpha
+    return count

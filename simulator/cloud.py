@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 
-from outrider.cloud_server.engine import CloudEngine, Forward
-from outrider.cloud_server.targets.base import Decided, Target
+from outrider.cloud_server.engine import CloudEngine, Forward, Wait
+from outrider.cloud_server.own_drafter import OwnDraft, OwnDrafter
+from outrider.cloud_server.targets.base import Decided
 from outrider.protocol.cloud import CloudConfig, CloudConnection, SessionTable
+from outrider.protocol.errors import BackendError
 from outrider.protocol.fingerprint import Fingerprint, Vocabulary
 from outrider.protocol.messages import Open
+from outrider.runtime.lm.drafter import Guess
 from outrider.simulator.agenda import Agenda, Alarm
+from outrider.simulator.models import Models
 from outrider.simulator.settings import WorldSettings
 from outrider.simulator.wire import Wire
 
@@ -54,9 +57,9 @@ class SimCloud:
         self,
         agenda: Agenda,
         settings: WorldSettings,
-        make_target: Callable[[WorldSettings], Target],
+        models: Models,
     ) -> None:
-        self._make_target = make_target
+        self._models = models
         self._agenda = agenda
         self._settings = settings
         self._alarm = Alarm(agenda, self.step)
@@ -66,7 +69,9 @@ class SimCloud:
     def _boot(self) -> None:
         settings = self._settings
         self._life += 1
-        self.target = self._make_target(settings)
+        self.target = self._models.target(settings)
+        own = settings.own
+        self.drafter = self._models.drafter(settings, own) if own is not None else None
         config = CloudConfig(
             vocabulary=vocabulary(settings.vocabulary),
             model="scripted",
@@ -78,7 +83,12 @@ class SimCloud:
         )
         self.table = SessionTable(config)
         self.engine = CloudEngine(
-            self.table, self.target.info, settings.eos, token_bytes, settings.engine
+            self.table,
+            self.target.info,
+            settings.eos,
+            token_bytes,
+            settings.engine,
+            own=OwnDrafter(self.drafter, settings.own_longest) if self.drafter else None,
         )
         self.wires: dict[CloudConnection, Wire] = {}
         self._pumping: set[CloudConnection] = set()
@@ -132,18 +142,22 @@ class SimCloud:
     # --- the engine -------------------------------------------------------------------------
 
     def step(self) -> None:
-        """Start the next pass, unless one is under way."""
+        """Start the next pass or the guesses before it, unless something is under way."""
         if self.busy:
             return
         work = self.engine.next(self._agenda.now)
-        if not isinstance(work, Forward):
+        if isinstance(work, Wait):
             self._alarm.set(work.until)
+            return
+        self.busy = True
+        life = self._life
+        if isinstance(work, OwnDraft):
+            guess, seconds = self._draft(work)
+            self._agenda.after(seconds, lambda: self._drafted(work, guess, life))
             return
         result = self.target.forward(work.rows)
         costs = self._settings.costs
         fed = sum(len(row.ids) - row.cut for row in work.rows)
-        self.busy = True
-        life = self._life
         self._agenda.after(
             costs.target_pass + costs.target_token * fed, lambda: self._done(work, result, life)
         )
@@ -155,6 +169,29 @@ class SimCloud:
         self.engine.done(work, result, self._agenda.now)
         for connection in list(self.wires):
             self._pump(connection)
+        self.step()
+
+    def _draft(self, work: OwnDraft) -> tuple[Guess | BackendError, float]:
+        """What the own draft model makes of it, and how long that takes."""
+        assert self.drafter is not None
+        costs = self._settings.costs
+        try:
+            if work.read:
+                self.drafter.prefill(work.ids, work.read)
+                return Guess((), ()), min(work.read, work.behind) * costs.own_prefill
+            guess = self.drafter.draft(
+                work.ids, work.prompt_len, work.sampling, work.count, never=work.never
+            )
+        except BackendError as error:
+            return error, costs.own_step
+        reading = max(0, work.behind - 1) * costs.own_prefill
+        return guess, max(1, len(guess.tokens)) * costs.own_step + reading
+
+    def _drafted(self, work: OwnDraft, result: Guess | BackendError, life: int) -> None:
+        if life != self._life:
+            return
+        self.busy = False
+        self.engine.drafted(work, result, self._agenda.now)
         self.step()
 
     def restart(self, notice: float) -> None:

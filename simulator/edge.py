@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
 
-from outrider.cloud_server.targets.base import Target
 from outrider.edge_client.engine import DraftWork, EdgeEngine, Idle, Prefill
-from outrider.edge_client.policy import Policy
-from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.edge import EdgeMachine, State
 from outrider.protocol.edge_session import EdgeSession, Request
 from outrider.protocol.errors import BackendError, HandshakeError
@@ -26,9 +22,9 @@ from outrider.protocol.events import (
 from outrider.runtime.lm.drafter import Guess
 from outrider.simulator.agenda import Agenda, Alarm
 from outrider.simulator.cloud import render, vocabulary
+from outrider.simulator.models import Models
 from outrider.simulator.settings import (
     Costs,
-    DrafterSettings,
     EdgeSettings,
     Turn,
     WorldSettings,
@@ -36,45 +32,6 @@ from outrider.simulator.settings import (
 from outrider.simulator.wire import Wire
 
 Connect = Callable[["SimEdge"], Wire]
-
-
-class DraftSource(Protocol):
-    """What a simulated edge needs of a drafter; :class:`Drafter` is one."""
-
-    @property
-    def n_ctx(self) -> int:
-        """Ids that its context holds."""
-
-    def behind(self, ids: Sequence[int]) -> int:
-        """How many of ``ids`` it has not evaluated."""
-
-    def prefill(self, ids: Sequence[int], count: int) -> None:
-        """Evaluate some more."""
-
-    def draft(
-        self,
-        ids: Sequence[int],
-        prompt_len: int,
-        sampling: Sampling,
-        count: int,
-        *,
-        never: frozenset[int] = frozenset(),
-        floor: float = 0.0,
-    ) -> Guess:
-        """Guess what follows."""
-
-
-class Models(Protocol):
-    """Where a world takes its models and policies from."""
-
-    def target(self, settings: WorldSettings) -> Target:
-        """A target for a verifier that boots."""
-
-    def drafter(self, world: WorldSettings, settings: DrafterSettings) -> DraftSource:
-        """A drafter for an edge."""
-
-    def policy(self, settings: DrafterSettings) -> Policy:
-        """How far an edge drafts ahead."""
 
 
 @dataclass(slots=True)

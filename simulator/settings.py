@@ -46,12 +46,17 @@ class LinkSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """How long work takes: a pass and each token in it, a draft step, prefill of one id."""
+    """How long work takes: a pass and each token in it, a draft step, prefill of one id.
+
+    ``own_step`` and ``own_prefill`` are those of the verifier's own draft model.
+    """
 
     target_pass: float = 0.02
     target_token: float = 0.0005
     draft_step: float = 0.005
     draft_prefill: float = 0.0005
+    own_step: float = 0.003
+    own_prefill: float = 0.0001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +133,11 @@ class EdgeSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldSettings:
-    """Everything. ``limit`` is the virtual time by which all answers must have ended."""
+    """Everything. ``limit`` is the virtual time by which all answers must have ended.
+
+    ``own`` is the verifier's own draft model (how far it goes is the engine's affair): with it and
+    edges without a drafter, the world is co-located speculation.
+    """
 
     seed: int = 0
     vocabulary: int = 16
@@ -139,6 +148,8 @@ class WorldSettings:
     edges: tuple[EdgeSettings, ...] = ()
     costs: Costs = Costs()
     engine: EngineSettings = field(default_factory=EngineSettings)
+    own: DrafterSettings | None = None
+    own_longest: int = 16
     limits: Limits = LIMITS
     troubles: tuple[Trouble, ...] = ()
     limit: float = 600.0

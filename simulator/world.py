@@ -11,9 +11,10 @@ from functools import partial
 
 from outrider.simulator.agenda import Agenda
 from outrider.simulator.cloud import SimCloud
-from outrider.simulator.edge import Models, SimEdge
+from outrider.simulator.edge import SimEdge
 from outrider.simulator.links import Link
 from outrider.simulator.lm import ScriptedModels
+from outrider.simulator.models import Models
 from outrider.simulator.settings import Trouble, WorldSettings
 from outrider.simulator.wire import Wire
 
@@ -29,7 +30,7 @@ class World:
         self.settings = settings
         self.agenda = Agenda()
         self._rng = random.Random(settings.seed)
-        self.cloud = SimCloud(self.agenda, settings, models.target)
+        self.cloud = SimCloud(self.agenda, settings, models)
         self.edges: list[SimEdge] = []
         for edge in settings.edges:
             self.edges.append(
