@@ -15,13 +15,14 @@ from outrider.cli.chat_screen import Screen
 from outrider.edge_client.answer import Ahead, Answer, Piece
 from outrider.protocol.edge_session import EdgeSession, Request
 from outrider.protocol.errors import OutriderError
+from outrider.runtime.lm.base import common_prefix
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """An answer as far as it came; ``error`` or ``cancelled`` tell why it is not whole.
 
-    ``cached`` of its prompt's tokens were known to both ends already.
+    ``cached`` of its prompt's tokens were held at both ends already.
     """
 
     answer: Answer
@@ -45,6 +46,7 @@ class Turn:
     def take(self, request: Request) -> Outcome:
         """Ask, and stay until it is over."""
         self._began = monotonic()
+        before = tuple(self._session.ids)
         over = Over(None)
         asked = self._link.ask(self._session, request, ahead=self._screen.tails)
         with closing(asked) as happenings, silent_keys():  # type: ignore[type-var]
@@ -58,7 +60,11 @@ class Turn:
         if error is not None and not isinstance(error, OutriderError):
             raise error
         answer = self._answer or self._broken_off("error" if error else "cancel")
-        return Outcome(answer, self._session.base, error, self._cancelled and not self._answer)
+        # A prompt that the cloud wrote out was sent anew; what it shares is not evaluated again.
+        cached = self._session.base or (
+            0 if request.ids else common_prefix(before, answer.prompt_ids)
+        )
+        return Outcome(answer, cached, error, self._cancelled and not self._answer)
 
     def _happened(self, event: object) -> None:
         if isinstance(event, Piece):
