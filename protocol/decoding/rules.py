@@ -149,9 +149,10 @@ def propose(
     """A drafter's guess at the target's choice, found among its ``head`` likeliest tokens.
 
     The same choice as :func:`choose` would make on the drafter's row, but noise is evaluated for
-    the head only (None: all of a small vocabulary, ``HEAD`` of a large one): exactness does not depend on how a draft was found. ``never`` holds ids that
-    must not be drafted; they keep their probability, so that a drafter that expects one shows
-    little confidence in what it proposes instead.
+    the head only (None: all of a small vocabulary, ``HEAD`` of a large one): exactness does not
+    depend on how a draft was found. ``never`` holds ids that must not be drafted; they keep their
+    probability, so that a drafter that expects one shows little confidence in what it proposes
+    instead.
 
     Returns:
         The id and the probability, from 0 to 1, of the id under the drafter's processed
