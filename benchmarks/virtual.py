@@ -64,7 +64,7 @@ class Load:
     Recorded answers have prompts and lengths of their own.
     """
 
-    answers: int = 2
+    answers: int = 4
     tokens: int = 100
     prompt: int = 32
     chat: bool = False
@@ -167,7 +167,7 @@ def _world(
 
 def _answer(seen: edge.Answer, record: Record, seed: int) -> Answer:
     line = record.find(seen.prompt, len(seen.prompt))
-    expected = [line.token(i, seed) for i in range(seen.turn.max_tokens)]
+    expected = [line.token(i, seed + len(seen.prompt)) for i in range(seen.turn.max_tokens)]
     return Answer(
         asked=seen.started,
         times=tuple(seen.times),

@@ -242,7 +242,8 @@ class EdgeEngine:
             self._unsure.add(session.handle)
         if tokens:
             outstanding = len(session.window.ahead) + len(tokens)
-            full = short or outstanding >= work.window
+            ended = self._room(session, outstanding) <= 0  # no further guess could matter
+            full = short or ended or outstanding >= work.window
             session.guess(tokens, full=full)
         elif not guess.tokens and not session.window.ahead:
             session.stop_riding()  # too unsure to guess here: the cloud goes on alone

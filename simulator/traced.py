@@ -36,7 +36,7 @@ class Line:
     confidence: tuple[float, ...]
 
     def token(self, index: int, seed: int) -> int:
-        """The target's token ``index`` places after the prompt."""
+        """The target's token ``index`` places after the prompt; ``seed`` makes up a text."""
         if not self.tokens:
             return choice(index, seed)
         turn, at = divmod(index, len(self.tokens))
@@ -63,11 +63,13 @@ class Record:
         return known[0] if known else self.lines[(sum(tail) + prompt_len) % len(self.lines)]
 
 
-def independent(alpha: float, length: int = 4096, seed: int = 1) -> Record:
+def independent(alpha: float, lines: int = 31, length: int = 512, seed: int = 1) -> Record:
     """Each guess right with probability ``alpha``, whatever the others: the theory's drafter."""
     rng = random.Random(seed)
-    right = tuple(rng.random() < alpha for _ in range(length))
-    return Record(f"independent {alpha:g}", (Line((), (), right, (alpha,) * length),))
+    drawn = (tuple(rng.random() < alpha for _ in range(length)) for _ in range(lines))
+    return Record(
+        f"independent {alpha:g}", tuple(Line((), (), right, (alpha,) * length) for right in drawn)
+    )
 
 
 def choice(position: int, seed: int) -> int:
@@ -91,7 +93,8 @@ class TracedTarget(Target):
             return Decided(())
         line = self.record.find(row.ids, row.prompt_len)
         first = len(row.ids) - row.want + 1 - row.prompt_len
-        return Decided(tuple(line.token(first + i, self.seed) for i in range(row.want)))
+        seed = self.seed + row.prompt_len  # another text for each turn of a chat
+        return Decided(tuple(line.token(first + i, seed) for i in range(row.want)))
 
     def score(self, row: Row, candidates: Sequence[int]) -> list[tuple[float, float]]:
         """Its choice scores 0, everything else nothing."""
@@ -141,7 +144,7 @@ class TracedDrafter:
             i = index % len(line.right)
             if line.confidence[i] < floor:
                 break
-            token = line.token(index, self.seed)
+            token = line.token(index, self.seed + prompt_len)
             tokens.append(token if line.right[i] else (token + 1) % VOCABULARY)
             confidences.append(line.confidence[i])
         self._held = (*ids, *tokens[:-1])

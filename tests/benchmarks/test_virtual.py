@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -86,6 +87,16 @@ def test_theory_of_cloud_and_lockstep() -> None:
     assert rate(CLOUD, "a", 30) == pytest.approx(1 / 0.03, rel=0.01)
     expected = (1 - 0.8**5) / 0.2 / (4 * 0.012 + 0.03 + 0.03)
     assert rate(lockstep(4), "a", 30) == pytest.approx(expected, rel=0.08)
+
+
+@pytest.mark.parametrize("length", [1, 2, 4, 8, 16])
+def test_no_round_of_lockstep_waits_for_more_than_its_draft(length: int) -> None:
+    """Not the last one either, whose draft is shorter: it says that no more will come."""
+    machine, pair = MACHINES["c"], find_record("independent 0.8")
+    answers = run(lockstep(length), machine, find_link("rtt 10", 1), pair, Load(4, 50))
+    longest = machine.target_pass + length * machine.draft_step + 0.01
+    for answer in answers:
+        assert max(b - a for a, b in pairwise(answer.times)) < 1.1 * longest
 
 
 def test_streaming_beats_both() -> None:
