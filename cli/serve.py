@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +12,10 @@ import typer
 
 from outrider.cli import embedded, logs
 from outrider.cli import options as o
-from outrider.cli.exits import WorkFailedError
 from outrider.protocol.errors import SettingError
 
 if TYPE_CHECKING:
-    from outrider.cloud_server.driver import ServiceSettings, Verifier
+    from outrider.runtime.lm.drafter import Drafter
     from outrider.runtime.text.tokenizer import Tokenizer
 
 ADDRESS = "Address and access"
@@ -95,6 +93,47 @@ def serve(
             help="Name that edges see (default: the model's).",
         ),
     ] = None,
+    draft_model: Annotated[
+        Path | None,
+        typer.Option(
+            "--draft-model",
+            "-md",
+            metavar="PATH",
+            rich_help_panel=o.DRAFTING,
+            help="A drafter beside the target, for when an edge has none or its guesses come "
+            "late: a .gguf or .onnx file or a draft pack (default: none).",
+        ),
+    ] = None,
+    draft_max: Annotated[
+        int,
+        typer.Option(
+            "--draft-max",
+            min=0,
+            max=64,
+            metavar="N",
+            rich_help_panel=o.DRAFTING,
+            help="Most guesses that it makes at a time; 0 is none.",
+        ),
+    ] = 16,
+    lookup: Annotated[
+        int,
+        typer.Option(
+            "--lookup",
+            min=0,
+            max=64,
+            metavar="N",
+            rich_help_panel=o.DRAFTING,
+            help="Most guesses looked up in the text so far; 0 is off.",
+        ),
+    ] = 8,
+    objective: Annotated[
+        o.Objective,
+        typer.Option(
+            "--objective",
+            rich_help_panel=o.DRAFTING,
+            help="The dearest that edges may ask for: latency, balanced or cost.",
+        ),
+    ] = o.Objective.LATENCY,
     host: Annotated[
         str,
         typer.Option(
@@ -179,7 +218,9 @@ def serve(
     logs.configure(verbose)
     import asyncio
 
+    from outrider.cli.serving import check_address, serve_until_told
     from outrider.cloud_server.driver import ServiceSettings, Verifier
+    from outrider.cloud_server.planner import EngineSettings
 
     settings = ServiceSettings(
         host=host,
@@ -188,17 +229,23 @@ def serve(
         tls=_tls(ssl_certfile, ssl_keyfile),
         max_sessions=max_sessions * QUEUE,
         drain_seconds=drain_seconds,
+        objective=objective.value,
+        draft_max=draft_max,
+        engine=EngineSettings(lookup=lookup),
     )
-    _check_address(settings)
+    check_address(settings)
     target, tokenizer, backend = load(
         model, target_backend.value, dtype=dtype, device=device, n_ctx=ctx_size or None,
         slots=max_sessions, threads=threads,
     )  # fmt: skip
     if alias:
         target.info = replace(target.info, name=alias)
-    facts = {"backend": backend, "certificate": ssl_certfile}
-    verifier = Verifier(target, tokenizer, settings)
-    asyncio.run(_serve(verifier, facts, as_json=json, with_stdin=with_stdin))
+    own = None
+    if draft_model is not None and draft_max:
+        own = load_own(draft_model, n_ctx=target.info.n_ctx, threads=threads)
+    facts = {"backend": backend, "certificate": ssl_certfile, "drafter": own and own[0].name}
+    verifier = Verifier(target, tokenizer, settings, own)
+    asyncio.run(serve_until_told(verifier, facts, as_json=json, with_stdin=with_stdin))
 
 
 def load(
@@ -234,6 +281,21 @@ def load(
     return target, tokenizer, "transformers" if target.info.dtype in _TORCH_TYPES else "llama"
 
 
+def load_own(model: Path, *, n_ctx: int, threads: int = 1) -> tuple[Drafter, Tokenizer]:
+    """The draft model beside the target, and its tokenizer, which is to be compared."""
+    from outrider.runtime.hub.need import check_memory
+    from outrider.runtime.hub.resolve import resolve
+    from outrider.runtime.lm.drafter import Drafter
+    from outrider.runtime.lm.factory import load_lm
+    from outrider.runtime.text.tokenizer import load_tokenizer
+
+    place = resolve(str(model))
+    check_memory(place, n_ctx)
+    tokenizer = load_tokenizer(place)
+    loaded = load_lm(place, n_ctx=n_ctx, threads=threads)
+    return Drafter(loaded.lm, tokenizer.size, tokenizer.eos), tokenizer
+
+
 _TORCH_TYPES = ("float32", "bfloat16", "float16")
 
 
@@ -260,104 +322,3 @@ def _tls(certificate: Path | None, key: Path | None) -> Any:
     from outrider.runtime.net.tls import server_context
 
     return server_context(certificate.expanduser(), key.expanduser())
-
-
-def _check_address(settings: ServiceSettings) -> None:
-    """Complain about the address before minutes are spent on loading a model."""
-    import asyncio
-
-    from outrider.runtime.net.link import Link
-    from outrider.runtime.net.server import serve as listen
-
-    async def nobody(link: Link) -> None:
-        await link.close()
-
-    async def probe() -> None:
-        server = await listen(
-            nobody, settings.host, settings.port, keys=settings.keys, context=settings.tls
-        )
-        await server.close()
-
-    asyncio.run(probe())
-
-
-async def _serve(
-    verifier: Verifier, facts: dict[str, Any], *, as_json: bool, with_stdin: bool
-) -> None:
-    """Until a signal, the end of standard input if asked for, or the death of the engine."""
-    import asyncio
-
-    loop = asyncio.get_running_loop()
-    stopping = asyncio.Event()
-
-    def asked(number: int) -> None:
-        if stopping.is_set():
-            os._exit(128 + number)  # asked twice: at once means at once
-        stopping.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, asked, number)
-    if with_stdin:
-        loop.add_reader(sys.stdin.fileno(), _on_stdin, stopping)
-    server = await verifier.start()
-    try:
-        _announce(verifier, server.url, facts, as_json=as_json)
-        await _until(stopping, verifier)
-    finally:
-        if with_stdin:
-            loop.remove_reader(sys.stdin.fileno())
-        if stopping.is_set() and not with_stdin:
-            print("stopping: no new answers; those under way may finish", file=sys.stderr)
-        failed = verifier.failed
-        await verifier.stop(drain=failed is None)
-    if failed is not None:
-        raise WorkFailedError(f"the engine stopped: {type(failed).__name__}: {failed}") from failed
-
-
-async def _until(stopping: Any, verifier: Verifier) -> None:
-    import asyncio
-
-    asked = asyncio.create_task(stopping.wait())
-    ended = asyncio.create_task(verifier.ended())
-    await asyncio.wait({asked, ended}, return_when=asyncio.FIRST_COMPLETED)
-    for task in (asked, ended):
-        task.cancel()
-
-
-def _on_stdin(stopping: Any) -> None:
-    """Whoever started us holds the other end: when it goes, however it goes, so do we."""
-    if not os.read(sys.stdin.fileno(), 4096):
-        stopping.set()
-
-
-def _announce(verifier: Verifier, url: str, facts: dict[str, Any], *, as_json: bool) -> None:
-    """The lines that say what runs, where, and who may come in."""
-    info, settings = verifier.target.info, verifier.settings
-    names = "none (loopback only)" if settings.keys is None else f"{len(settings.keys)} accepted"
-    lines = [
-        f"model {info.name}: {facts['backend']}, {info.dtype} on {info.device}, "
-        f"context {info.n_ctx}, {info.slots} slots",
-        f"keys: {names}; TLS: {'on' if settings.tls else 'off'}",
-    ]
-    if settings.tls is not None:
-        from outrider.runtime.net.tls import certificate_fingerprint
-
-        lines.append(f"certificate fingerprint: {certificate_fingerprint(facts['certificate'])}")
-    lines.append(f"ready: {url}")
-    print("\n".join(lines), file=sys.stderr, flush=True)
-    if as_json:
-        from outrider.cli.report import print_json
-
-        print_json(
-            {
-                "event": "ready",
-                "url": url,
-                "model": info.name,
-                "backend": facts["backend"],
-                "dtype": info.dtype,
-                "device": info.device,
-                "n_ctx": info.n_ctx,
-                "slots": info.slots,
-                "pid": os.getpid(),
-            }
-        )

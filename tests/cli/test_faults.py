@@ -338,6 +338,7 @@ def test_a_second_signal_ends_at_once(popen, start_cloud, read, number: int) -> 
 def test_an_engine_that_dies_takes_the_service_down(models: Path) -> None:
     from outrider.cli import serve as command
     from outrider.cli.exits import WorkFailedError
+    from outrider.cli.serving import serve_until_told
     from outrider.cloud_server.driver import ServiceSettings, Verifier
 
     pytest.importorskip("llama_cpp")
@@ -348,9 +349,9 @@ def test_an_engine_that_dies_takes_the_service_down(models: Path) -> None:
         raise ZeroDivisionError("the engine is broken")
 
     verifier.engine.next = broken  # type: ignore[method-assign,assignment]
-    facts = {"backend": "llama", "certificate": None}
+    facts = {"backend": "llama", "certificate": None, "drafter": None}
     with pytest.raises(WorkFailedError, match="the engine is broken"):
-        asyncio.run(command._serve(verifier, facts, as_json=False, with_stdin=False))
+        asyncio.run(serve_until_told(verifier, facts, as_json=False, with_stdin=False))
 
 
 def test_a_cloud_that_came_with_a_parent_goes_with_it(popen) -> None:

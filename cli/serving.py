@@ -1,0 +1,126 @@
+"""A verifier at work: its address, what it says when it is ready, and how it is told to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+from outrider.cli.exits import WorkFailedError
+
+if TYPE_CHECKING:
+    from outrider.cloud_server.driver import ServiceSettings, Verifier
+
+
+def check_address(settings: ServiceSettings) -> None:
+    """Complain about the address before minutes are spent on loading a model."""
+    import asyncio
+
+    from outrider.runtime.net.link import Link
+    from outrider.runtime.net.server import serve as listen
+
+    async def nobody(link: Link) -> None:
+        await link.close()
+
+    async def probe() -> None:
+        server = await listen(
+            nobody, settings.host, settings.port, keys=settings.keys, context=settings.tls
+        )
+        await server.close()
+
+    asyncio.run(probe())
+
+
+async def serve_until_told(
+    verifier: Verifier, facts: dict[str, Any], *, as_json: bool, with_stdin: bool
+) -> None:
+    """Until a signal, the end of standard input if asked for, or the death of the engine."""
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+
+    def asked(number: int) -> None:
+        if stopping.is_set():
+            os._exit(128 + number)  # asked twice: at once means at once
+        stopping.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, asked, number)
+    if with_stdin:
+        loop.add_reader(sys.stdin.fileno(), _on_stdin, stopping)
+    server = await verifier.start()
+    try:
+        _announce(verifier, server.url, facts, as_json=as_json)
+        await _until(stopping, verifier)
+    finally:
+        if with_stdin:
+            loop.remove_reader(sys.stdin.fileno())
+        if stopping.is_set() and not with_stdin:
+            print("stopping: no new answers; those under way may finish", file=sys.stderr)
+        failed = verifier.failed
+        await verifier.stop(drain=failed is None)
+    if failed is not None:
+        raise WorkFailedError(f"the engine stopped: {type(failed).__name__}: {failed}") from failed
+
+
+async def _until(stopping: Any, verifier: Verifier) -> None:
+    import asyncio
+
+    asked = asyncio.create_task(stopping.wait())
+    ended = asyncio.create_task(verifier.ended())
+    await asyncio.wait({asked, ended}, return_when=asyncio.FIRST_COMPLETED)
+    for task in (asked, ended):
+        task.cancel()
+
+
+def _on_stdin(stopping: Any) -> None:
+    """Whoever started us holds the other end: when it goes, however it goes, so do we."""
+    if not os.read(sys.stdin.fileno(), 4096):
+        stopping.set()
+
+
+def _announce(verifier: Verifier, url: str, facts: dict[str, Any], *, as_json: bool) -> None:
+    """The lines that say what runs, where, and who may come in."""
+    info, settings = verifier.target.info, verifier.settings
+    names = "none (loopback only)" if settings.keys is None else f"{len(settings.keys)} accepted"
+    lines = [
+        f"model {info.name}: {facts['backend']}, {info.dtype} on {info.device}, "
+        f"context {info.n_ctx}, {info.slots} slots",
+        _guessing(verifier, facts["drafter"]),
+        f"keys: {names}; TLS: {'on' if settings.tls else 'off'}",
+    ]
+    if settings.tls is not None:
+        from outrider.runtime.net.tls import certificate_fingerprint
+
+        lines.append(f"certificate fingerprint: {certificate_fingerprint(facts['certificate'])}")
+    lines.append(f"ready: {url}")
+    print("\n".join(lines), file=sys.stderr, flush=True)
+    if as_json:
+        from outrider.cli.report import print_json
+
+        print_json(
+            {
+                "event": "ready",
+                "url": url,
+                "model": info.name,
+                "backend": facts["backend"],
+                "dtype": info.dtype,
+                "device": info.device,
+                "n_ctx": info.n_ctx,
+                "slots": info.slots,
+                "draft_model": facts["drafter"],
+                "objective": settings.objective,
+                "pid": os.getpid(),
+            }
+        )
+
+
+def _guessing(verifier: Verifier, drafter: str | None) -> str:
+    """What the verifier guesses by itself, and up to which objective it works."""
+    settings = verifier.settings
+    lookup = f"look-up of up to {settings.engine.lookup}" if settings.engine.lookup else ""
+    model = f"{drafter}, up to {settings.draft_max} at a time" if drafter else ""
+    own = " and ".join(filter(None, (model, lookup))) or "none"
+    return f"own guesses: {own}; objective up to {settings.objective}"
