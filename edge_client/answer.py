@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
 from outrider.runtime.text.ending import Ending
@@ -111,7 +112,7 @@ class AnswerText:
     def beyond(self, tokens: Sequence[int], text_bytes: int) -> str:
         """What unverified ``tokens`` would add to the text shown, up to so many bytes in all."""
         data = bytes(self._bytes) + b"".join(map(self._token_bytes, tokens))
-        return data[self._shown : text_bytes].decode("utf-8", "ignore")
+        return deepcopy(self._utf8).feed(data[self._shown : text_bytes])
 
     def finish(self, text_bytes: int | None) -> str:
         """The rest, once the cloud said how much of the text to keep (None: all of it)."""

@@ -182,12 +182,13 @@ class Courier:
         silence = self._persistence.silence
         await asyncio.sleep(silence)
         while True:
-            heard, taken = link.bytes_in, link.bytes_out - link.unsent
+            heard, backlog = link.bytes_in, link.unsent
+            taken = link.bytes_out - backlog
             try:
                 async with asyncio.timeout(silence):
                     await link.ping()
             except TimeoutError:
-                moves = link.unsent > 0 and link.bytes_out - link.unsent > taken
+                moves = backlog > 0 and link.bytes_out - link.unsent > taken
                 if link.bytes_in == heard and not moves:
                     self._silent = LinkError(
                         f"{link.peer} no longer answers: a ping got no reply for {silence:g} s"

@@ -94,12 +94,13 @@ class Scene:
         if wrong is not None:
             drafter = Drafter(EchoLM(script(self.tokenizer), wrong), self.tokenizer.size)
         policy = Steady(Plan(2, 6))
-        url = more.pop("url", self.url)
+        url = more.pop("url", None) or self.url
         return EdgeClient(url, self.tokenizer, drafter, policy, persistence=persistence, **more)
 
     async def away(self) -> None:
         """The link goes and does not come back until :meth:`back`."""
-        self._kept = self.proxy.port
+        if self.proxy._server.sockets:
+            self._kept = self.proxy.port
         await self.proxy.close()
 
     async def back(self, link: Link = NEAR) -> None:

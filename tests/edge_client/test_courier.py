@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 
 from outrider.edge_client.courier import Persistence
 from outrider.protocol.decoding.sampling import Sampling
-from outrider.protocol.errors import LinkError
+from outrider.protocol.errors import LinkError, SessionError
 from outrider.runtime.net import server
 from outrider.runtime.net.link import Link as NetLink
 from outrider.simulator.links import Direction, Link
@@ -105,15 +106,13 @@ def test_a_long_stall_is_survived(scene, take, ask) -> None:
 def test_a_slow_upload_is_not_taken_for_a_dead_link(scene, take, ask) -> None:
     """Pings wait behind it for longer than a silence may last."""
     slow = Link(name="slow", up=Direction(rate=12_000.0, queue=1500), down=Direction())
-    patient = Persistence(first=0.02, longest=0.1, give_up=1.0, silence=0.6)
+    patient = Persistence(first=0.02, longest=0.1, give_up=1.0, silence=1.2)
+    text = random.Random(1).randbytes(40_000).hex()
 
     async def main() -> None:
         async with scene(slow) as world, world.edge(None, persistence=patient) as edge:
-            prompts = [tuple((i * k) % 4000 + 10 for i in range(3900)) for k in (7, 11, 13, 17)]
-            found = await asyncio.gather(
-                *(take(edge, edge.session(), ask(GREEDY, 3, ids=ids)) for ids in prompts)
-            )
-            assert [len(heard.tokens) for heard in found] == [3] * 4
+            with pytest.raises(SessionError, match="at most 4095"):  # it has been read in full
+                await take(edge, edge.session(), ask(GREEDY, 3, ids=(), text=text))
             assert edge.courier.reconnects == 0
 
     asyncio.run(main())
