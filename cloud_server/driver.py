@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from outrider.cloud_server.engine import CloudEngine, Forward
@@ -24,6 +23,7 @@ from outrider.runtime.lm.drafter import Drafter, Guess
 from outrider.runtime.net.keys import KeyFile
 from outrider.runtime.net.link import Link
 from outrider.runtime.net.server import Server, serve
+from outrider.runtime.owner import OwnerThread
 from outrider.runtime.text.fingerprint import describe
 from outrider.runtime.text.tokenizer import Tokenizer
 
@@ -115,7 +115,7 @@ class Verifier:
         self._wake = asyncio.Event()
         self._writers: set[asyncio.Event] = set()
         self._connections: set[CloudConnection] = set()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="target")
+        self._thread = OwnerThread("target")
         self._worker: asyncio.Task[None] | None = None
         self._server: Server | None = None
 
@@ -161,7 +161,7 @@ class Verifier:
         if self._worker is not None:
             self._worker.cancel()
             await asyncio.gather(self._worker, return_exceptions=True)
-        self._thread.shutdown(wait=True)
+        await asyncio.to_thread(self._thread.close)
         self.target.close()
         if self.drafter is not None:
             self.drafter.close()
@@ -193,13 +193,14 @@ class Verifier:
             self._wake.clear()
             work = self.engine.next(loop.time())
             if isinstance(work, Forward):
-                result = await loop.run_in_executor(self._thread, self._forward, work)
+                result = await self._thread.run(self._forward, work)
                 self.engine.done(work, result, loop.time())
                 self._tell_all()
+                await asyncio.sleep(0)  # verdicts leave before the next pass is thought about
                 continue
             if isinstance(work, OwnDraft):
                 self._drafting, self._stale = work, False
-                guess = await loop.run_in_executor(self._thread, self._draft, work)
+                guess = await self._thread.run(self._draft, work)
                 self._drafting = None
                 self.engine.drafted(work, guess, loop.time())
                 continue

@@ -7,7 +7,6 @@ import logging
 import os
 import ssl
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
@@ -31,6 +30,7 @@ from outrider.protocol.events import AnswerOpened, LinkFailed, LinkReady
 from outrider.protocol.messages import Welcome
 from outrider.runtime.lm.drafter import Drafter, Guess
 from outrider.runtime.net.link import Link
+from outrider.runtime.owner import OwnerThread
 from outrider.runtime.text.fingerprint import describe
 from outrider.runtime.text.tokenizer import Tokenizer
 
@@ -90,7 +90,7 @@ class EdgeClient:
         self._streams: dict[int, asyncio.Queue[Happening]] = {}
         self._show_ahead: set[int] = set()
         self._ready: asyncio.Future[Welcome] | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="drafter")
+        self._thread = OwnerThread("drafter")
         self._work: DraftWork | None = None
         self._stale = False
 
@@ -109,12 +109,12 @@ class EdgeClient:
         except LinkError as error:
             if self._offline is None:
                 raise
-            link = error
+            link, self._ready = error, None  # nobody waits for it
         self._tasks = [asyncio.create_task(self.courier.run(link), name="courier")]
         if self._engine is not None:
             self._tasks.append(asyncio.create_task(self._draft(self._engine), name="draft"))
         try:
-            if isinstance(link, Link):
+            if self._ready is not None:
                 await self._ready
         except BaseException:
             await self._stop()
@@ -138,7 +138,7 @@ class EdgeClient:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
+        await asyncio.to_thread(self._thread.close)
 
     @property
     def url(self) -> str:
@@ -220,7 +220,6 @@ class EdgeClient:
 
     async def _draft(self, engine: EdgeEngine) -> None:
         """Run the engine's work on the drafter's thread: a decode never blocks the socket."""
-        loop = asyncio.get_running_loop()
         while True:
             self._draft_wake.clear()
             alone = self._offline.next(_now()) if self._offline else None
@@ -230,7 +229,7 @@ class EdgeClient:
                 await self._draft_wake.wait()
                 continue
             self._work, self._stale = (work if isinstance(work, DraftWork) else None), False
-            result = await loop.run_in_executor(self._thread, self._run, work)
+            result = await self._thread.run(self._run, work)
             self._work = None
             if self._offline is None or not self._offline.done(work, result, _now()):
                 engine.done(work, result, _now())
@@ -278,6 +277,7 @@ class EdgeClient:
 
     def _hear(self) -> None:
         """The machine may have events: give them to the streams that wait for them."""
+        self._draft_wake.set()  # the drafter first: what it does next takes longest
         for event in self.machine.events():
             if isinstance(event, LinkReady):
                 if event.never_draft:
@@ -290,7 +290,6 @@ class EdgeClient:
                 queue.put_nowait(event)
         if self._work is not None and self._engine is not None:
             self._stale = not self._engine.wanted(self._work)
-        self._draft_wake.set()
 
     def _welcomed(self, welcome: Welcome) -> None:
         try:
