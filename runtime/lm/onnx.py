@@ -286,7 +286,7 @@ def _check_form(session: Any, facts: Facts, model: Path) -> None:
         for name, sizes in promised.items():
             fixed = [size for size in found[name] if isinstance(size, int) and size > 1]
             # A size of 1 reads like a free one: neither side's counts.
-            if fixed and sizes and fixed != [size for size in sizes if size > 1]:
+            if fixed and sizes and fixed != [size for size in sizes if size != 1]:
                 raise BackendError(
                     f"{model}: {what} {name} has sizes {fixed}, {FACTS_FILE} says {sizes}"
                 )
