@@ -9,6 +9,7 @@ Sans-thread, sans-clock and without a model: the engine asks, a driver runs :cla
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -24,7 +25,10 @@ from outrider.protocol.fingerprint import (
     first_segment,
 )
 from outrider.protocol.session import CloudSession
+from outrider.runtime.lm.base import common_prefix
 from outrider.runtime.lm.drafter import Guess
+
+_log = logging.getLogger("outrider.cloud")
 
 LEAST_READ = 32
 """Ids read at once at least; fewer than that are read along with the first guess."""
@@ -36,7 +40,7 @@ FAR = 128
 """Tokens for which reading a text is expected to pay, at most: an answer may end any time."""
 
 TRIAL, TRIAL_GUESSES = 64, 2
-"""After so many passes without guesses, because they did not pay, a few are made to see again."""
+"""After so many passes without guesses, because they did not pay, it is given another chance."""
 
 WORST_START = 0.3
 """Acceptance with which an answer begins at least: the last one may have been another matter."""
@@ -60,10 +64,17 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What to ask for: ``read`` ids of the text, or ``count`` guesses at what follows it."""
+    """What to ask for: ``read`` ids of the text, or ``count`` guesses at what follows it.
+
+    ``tokens`` are expected to be right of those, ``seconds`` is how long they take; co-located
+    speculation makes ``rate`` tokens a second.
+    """
 
     read: int
     count: int
+    tokens: float
+    seconds: float
+    rate: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +102,7 @@ class OwnDraft:
 class _Answer:
     """Of one answer: how good the guesses were, and the last ones: a path from ``base`` on.
 
+    Its last ``guessed`` ids are ours, those before them the edge's guesses that they follow.
     ``asked`` is the length of the text at which the drafter was last asked: once a length.
     """
 
@@ -98,6 +110,7 @@ class _Answer:
     acceptance: Acceptance
     base: int = 0
     path: tuple[int, ...] = ()
+    guessed: int = 0
     asked: int = -1
     seen: int = -1
     idle: int = 0
@@ -106,7 +119,8 @@ class _Answer:
 class OwnDrafter:
     """Owns what is known of the draft model and its guesses. ``longest``: guesses at a time.
 
-    ``never`` are ids that it must not guess. ``failed`` is the error that ended it, if one did.
+    ``never`` are ids that it must not guess. ``failed`` is the error that ended it, if one did. A
+    text that outgrows its context goes on without it, which is said once (``outgrown``).
     """
 
     def __init__(
@@ -116,6 +130,7 @@ class OwnDrafter:
         self.longest = longest
         self.never = never
         self.failed: BackendError | None = None
+        self.outgrown = False
         self.acceptance = Acceptance()
         self.step: float | None = None
         self.read_each: float | None = None
@@ -134,10 +149,6 @@ class OwnDrafter:
             return ()
         return answer.path[len(ahead) :] if answer.path[: len(ahead)] == ahead else ()
 
-    def good(self, session: CloudSession, than: float) -> bool:
-        """Its guesses are about as good as those of acceptance ``than``, or better."""
-        return self._of(session).acceptance.alpha > than - 0.1
-
     def wish(
         self,
         session: CloudSession,
@@ -148,15 +159,20 @@ class OwnDrafter:
         each: float,
         sharers: int,
         room: int,
+        lately: float = 0.0,
     ) -> Wish | None:
         """What to ask for before the next pass over this session; None: nothing.
 
         ``reached`` is the probability that all of ``chain`` is right; ``pass_time`` is what a pass
         costs, in seconds of the user, without our guesses, of which each adds ``each``; ``sharers``
-        sessions wait for that pass, ``room`` guesses can matter.
+        sessions wait for that pass, ``room`` guesses can matter. ``lately`` is how many tokens a
+        second the answer made with the edge's help, which may be more than we would make alone.
         """
         answer, length = self._of(session), len(session.ids)
         text = length + len(chain)
+        if text >= self.source.n_ctx and not self.outgrown:
+            self.outgrown = True
+            _log.warning("a text outgrew the draft model's context of %d ids", self.source.n_ctx)
         room = min(room, self.longest, self.source.n_ctx - text)
         if self.failed is not None or answer.asked == length or room <= 0:
             return None
@@ -169,19 +185,21 @@ class OwnDrafter:
         fixed = pass_time + (behind * (self.read_each or 0.0) * sharers if turns else 0.0)
         alpha = answer.acceptance.alpha
         rate = own_rate(alpha, step, fixed, self.longest)
-        count = own_count(reached, alpha, step, rate, room)
+        count = own_count(reached, alpha, step, max(rate, lately), room)
         if answer.idle > TRIAL:
+            answer.acceptance = self._start()
             count = max(count, 1)
         if self.step is None or answer.idle > TRIAL:
             count = min(TRIAL_GUESSES, count)
         if not count or (turns and rate < WORTH_TURNS / pass_time):
             return None
         if behind <= self._piece(pass_time):
-            return Wish(0, count)
+            tokens = reached * alpha * (1 - alpha**count) / (1 - alpha)
+            return Wish(0, count, tokens, count * (self.step or 0.0), rate)
         if turns:
             return None  # read piece by piece, each would undo the other's reading for ever
         saved = FAR * (1 / rate - pass_time) + behind * (self.read_each or 0.0)
-        return None if saved > 0 else Wish(self._piece(pass_time), 0)
+        return None if saved > 0 else Wish(self._piece(pass_time), 0, 0.0, 0.0, rate)
 
     def _piece(self, pass_time: float) -> int:
         """Ids to read at once."""
@@ -228,19 +246,33 @@ class OwnDrafter:
             return False
         answer = self._of(session)
         answer.base, answer.path = work.length, (*work.ids[work.length :], *result.tokens)
+        answer.guessed = len(result.tokens)
         return True
 
-    def judged(self, session: CloudSession, accepted: int, refused: bool) -> None:
-        """A pass got as far as our guesses: so many were right, then perhaps a wrong one."""
-        self.acceptance.observe(accepted, refused)
-        self._of(session).acceptance.observe(accepted, refused)
+    def committed(self, session: CloudSession) -> None:
+        """The text grew: what it says of the last guesses, whether a pass looked at ours or not."""
+        answer = self._of(session)
+        if not answer.guessed:
+            return
+        text = session.ids[answer.base : answer.base + len(answer.path)]
+        right = common_prefix(text, list(answer.path))
+        if right == len(text) < len(answer.path):
+            return  # right so far, and there is more
+        first = len(answer.path) - answer.guessed
+        refused = right >= first and right < len(answer.path)
+        for acceptance in (self.acceptance, answer.acceptance):
+            acceptance.observe(max(0, right - first), refused)
+        answer.path, answer.guessed = (), 0
 
     def _of(self, session: CloudSession) -> _Answer:
         answer = self._answers.get(session.key)
         if answer is None or answer.begun != session.begun:
-            usual = Acceptance(max(WORST_START, self.acceptance.alpha))
-            answer = self._answers[session.key] = _Answer(session.begun, usual)
+            answer = self._answers[session.key] = _Answer(session.begun, self._start())
         return answer
+
+    def _start(self) -> Acceptance:
+        """What an answer expects of the drafter before it has seen it."""
+        return Acceptance(max(WORST_START, self.acceptance.alpha))
 
 
 def check_vocabulary(target: Vocabulary, drafter: Vocabulary) -> frozenset[int]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from outrider.cloud_server.estimate import PassTime, SessionPace, arrivals
 from outrider.cloud_server.lookup import Lookup
 from outrider.cloud_server.own_drafter import OwnDrafter, Wish
-from outrider.cloud_server.scheduler import STANCES, useful, wait
+from outrider.cloud_server.scheduler import STANCES, useful, wait, worth_drafting
 from outrider.protocol.session import CloudSession
 
 ARRIVALS = 12
@@ -111,8 +111,7 @@ class Planner:
         if length - cached > 1 or session.passes == 0 or last:
             return part
         thin = self._thin(session, part, sharers) if sharers else None
-        ours = thin is not None or part.drafted
-        if not session.riding or (ours and self._sooner(session, now)):
+        if not session.riding or part.drafted or (thin and self._better(session, part, thin, now)):
             return thin or part
         until = self._until(session, len(part.chain), now)
         if until > now + SOON:
@@ -146,26 +145,34 @@ class Planner:
         theirs = part.chain[: len(part.chain) - part.own]
         length = len(session.ids)
         left = request.max_tokens - (length - session.prompt_len)
+        worth = STANCES[session.objective].worth
+        dear = worth == 1  # elsewhere a second of the target counts for more than one of the user
         wish = self.own.wish(
             session,
             theirs,
             reached=self._of(session).pace.edge.alpha ** len(theirs),
-            pass_time=self.pass_time.of(1) * STANCES[session.objective].worth,
+            pass_time=self.pass_time.of(1) * worth,
             each=self.pass_time.each,
             sharers=sharers,
             # The pass adds a token of its own, hence one less than is left.
             room=min(left, self._n_ctx - length) - 1 - len(theirs),
+            lately=self._rate(self._of(session).pace) if session.riding and dear else 0.0,
         )
         return Thin(part, wish) if wish is not None else None
 
-    def _sooner(self, session: CloudSession, now: float) -> bool:
-        """Our own draft model has a guess sooner than the edge has its next, and as good a one."""
-        own = self.own
-        if own is None or session.objective == "cost":
-            return False  # there the edge's guesses are awaited: they cost the cloud nothing
-        expected = arrivals(session, now, ARRIVALS)
-        quick = not expected or (own.step or 0.0) < (expected[-1] / len(expected))
-        return quick and own.good(session, self._of(session).pace.edge.alpha)
+    def _better(self, session: CloudSession, part: Part, thin: Thin, now: float) -> bool:
+        """Whether our own draft model should go ahead rather than wait for the edge."""
+        pace, wish = self._of(session).pace, thin.wish
+        theirs = len(part.chain) - part.own
+        since = pace.committed_at if pace.committed_at is not None else now
+        cap = STANCES[session.objective].cap * self.pass_time.of(1 + theirs)
+        return worth_drafting(
+            (wish.tokens / pace.edge.alpha**theirs, wish.seconds),
+            arrivals(session, now, ARRIVALS),
+            pace.edge.alpha,
+            max(wish.rate, self._rate(pace)),
+            min(self._patience(session, now), since + cap) - now,
+        )
 
     def _until(self, session: CloudSession, live: int, now: float) -> float:
         """Until when to wait for further guesses of a riding session; ``now`` or less: do not."""
@@ -201,12 +208,10 @@ class Planner:
         theirs = len(part.chain) - part.own
         if theirs:
             pace.edge.observe(min(accepted, theirs), accepted < theirs)
-        if part.own and accepted >= theirs:
-            refused = accepted < len(part.chain)
-            if part.drafted and self.own is not None:
-                self.own.judged(session, accepted - theirs, refused)
-            else:
-                pace.own.observe(accepted - theirs, refused)
+        if part.own and not part.drafted and accepted >= theirs:
+            pace.own.observe(accepted - theirs, accepted < len(part.chain))
+        if self.own is not None:
+            self.own.committed(session)
         pace.committed(accepted + 1, now)
 
     def _rate(self, pace: SessionPace) -> float:

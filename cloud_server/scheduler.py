@@ -103,3 +103,24 @@ def own_count(reached: float, alpha: float, step: float, rate: float, limit: int
         count += 1
         reached *= alpha
     return count
+
+
+def worth_drafting(
+    own: tuple[float, float], arrivals: Sequence[float], alpha: float, rate: float, longest: float
+) -> bool:
+    """Whether guesses made beside the target are worth more than waiting for the edge's.
+
+    ``own`` is the tokens expected of them and the seconds they take, ``arrivals`` when the edge's
+    are expected, ``longest`` how long they may be awaited; a second is worth ``rate`` tokens.
+    """
+    tokens, seconds = own
+    ours = tokens - rate * seconds
+    expected, reached = 0.0, 1.0
+    for delay in arrivals:
+        if delay > longest:
+            break
+        reached *= alpha
+        expected += reached
+        if expected - rate * delay > ours:
+            return False
+    return True
