@@ -11,9 +11,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from outrider.benchmarks.real import real
+
 app = typer.Typer(no_args_is_help=True, help="Measure speed, bytes and target passes.")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
+
+
+app.command()(real)
 
 
 @app.callback()
