@@ -8,7 +8,8 @@ draft step, T the pass, R the round trip:
 - *lockstep* at length g gives E(g) / (g t + R + T), E(g) = (1 - a^(g+1)) / (1 - a);
 - *streaming* cannot be slower than the cloud alone, which goes on by itself. It gains only if the
   edge ever gets ahead: after a contradiction it starts R late and gains T - t on every token, so
-  the first guess of use is the (R / (T - t))-th, and all before it must have been right.
+  the first guess of use is the (R / (T - t))-th, and all before it must have been right. An answer
+  is begun by both ends at once, and a stream that stands ahead has nothing to catch up with.
 """
 
 from __future__ import annotations
@@ -76,17 +77,23 @@ class _Costs:
         """Predicted tokens a second in lockstep."""
         return self.tokens(length) / (length * self.step + self.rtt + self.target)
 
-    def useful(self) -> float:
-        """Chance that a streamed guess is of use: all before the first useful one were right.
+    def useful(self, ahead: int, fresh: bool) -> float:
+        """Chance that streamed guesses get ahead of the cloud: all those before were right.
+
+        While news and a guess travel, the cloud alone makes rtt / target tokens; with ``ahead``
+        guesses standing, so many fewer have to be caught up with. A ``fresh`` answer is begun by
+        both ends at once: there is no trip to catch up with.
 
         At an acceptance that is one standard error better than measured: a guess too many costs
         little, while nobody learns by not trying, and right guesses come in runs.
         """
+        behind = 0.0 if fresh else max(0.0, self.rtt - ahead * self.target)
         gain = self.target - self.step
-        if gain <= 0:
+        if behind and gain <= 0:
             return 0.0  # the cloud alone is as quick as the drafter: it never gets ahead
         error = math.sqrt(self.alpha * (1 - self.alpha) / self.judged)
-        return float(min(BEST, self.alpha + error) ** (1 + self.rtt / gain))
+        first = 1 + (behind / gain if behind else 0.0)
+        return float(min(BEST, self.alpha + error) ** first)
 
 
 @dataclass(slots=True)
@@ -122,7 +129,9 @@ class Adaptive(Policy):
             self.reason = "the answer will have ended before the prompt is read here"
             return OFF
         plan = (
-            self._lockstep(costs, memory) if observed.objective == "cost" else self._stream(costs)
+            self._lockstep(costs, memory)
+            if observed.objective == "cost"
+            else self._stream(observed, costs)
         )
         return self._stop_or_retry(plan, observed, costs, memory)
 
@@ -136,9 +145,9 @@ class Adaptive(Policy):
             return False
         return seen.behind / catching_up < 0.8 * seen.left * costs.target
 
-    def _stream(self, costs: _Costs) -> Plan:
+    def _stream(self, seen: Observed, costs: _Costs) -> Plan:
         """Small frames, merged by the link when it is busy; a window that covers the trip."""
-        useful = costs.useful()
+        useful = costs.useful(seen.ahead, fresh=seen.emitted == 0)
         if useful < HOPELESS:
             self.reason = (
                 f"{useful:.0%} of the guesses would be of use at {costs.alpha:.0%} acceptance, "

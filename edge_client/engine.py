@@ -182,6 +182,7 @@ class EdgeEngine:
             behind=behind,
             left=(request.max_tokens if request else 0) - session.emitted,
             emitted=session.emitted,
+            ahead=len(session.window.ahead),
         )
         plan = self.policy.plan(observed)
         if self.log is not None:

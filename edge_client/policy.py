@@ -23,7 +23,7 @@ class Observed:
     ``session`` tells sessions apart, since one policy serves all of an edge. ``acceptance`` is the
     share of ``judged`` recent guesses that were right. ``behind`` ids have to
     be evaluated before the drafter can guess, at ``prefill_rate`` ids a second. The answer has
-    ``emitted`` tokens and at most ``left`` to come.
+    ``emitted`` tokens and at most ``left`` to come; ``ahead`` guesses after them stand so far.
     """
 
     session: int
@@ -36,6 +36,7 @@ class Observed:
     behind: int
     left: int
     emitted: int
+    ahead: int = 0
 
 
 @dataclass(frozen=True, slots=True)
