@@ -111,7 +111,7 @@ class Verifier:
             own=self._own(*own) if own and settings.draft_max else None,
         )
         self._drafting: OwnDraft | None = None
-        self._stale = False
+        self._stale = self._mentioned = False
         self._wake = asyncio.Event()
         self._writers: set[asyncio.Event] = set()
         self._connections: set[CloudConnection] = set()
@@ -192,6 +192,7 @@ class Verifier:
         while True:
             self._wake.clear()
             work = self.engine.next(loop.time())
+            self._mention()
             if isinstance(work, Forward):
                 result = await self._thread.run(self._forward, work)
                 self.engine.done(work, result, loop.time())
@@ -210,6 +211,17 @@ class Verifier:
                     await self._wake.wait()
             except TimeoutError:
                 pass
+
+    def _mention(self) -> None:
+        """Say once that the draft model is too small for some texts."""
+        own = self.engine.own
+        if own is not None and own.outgrown and not self._mentioned:
+            self._mentioned = True
+            _log.warning(
+                "a text has outgrown the draft model's context of %d ids: such answers go on "
+                "without it",
+                own.source.n_ctx,
+            )
 
     def _forward(self, work: Forward) -> list[Decided] | BackendError:
         """On the target's thread. A failing backend ends the answers concerned, not the service."""

@@ -9,7 +9,6 @@ Sans-thread, sans-clock and without a model: the engine asks, a driver runs :cla
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -27,8 +26,6 @@ from outrider.protocol.fingerprint import (
 from outrider.protocol.session import CloudSession
 from outrider.runtime.lm.base import common_prefix
 from outrider.runtime.lm.drafter import Guess
-
-_log = logging.getLogger("outrider.cloud")
 
 LEAST_READ = 32
 """Ids read at once at least; fewer than that are read along with the first guess."""
@@ -120,7 +117,7 @@ class OwnDrafter:
     """Owns what is known of the draft model and its guesses. ``longest``: guesses at a time.
 
     ``never`` are ids that it must not guess. ``failed`` is the error that ended it, if one did. A
-    text that outgrows its context goes on without it, which is said once (``outgrown``).
+    text that outgrows its context goes on without it; ``outgrown``: that has happened.
     """
 
     def __init__(
@@ -170,9 +167,7 @@ class OwnDrafter:
         """
         answer, length = self._of(session), len(session.ids)
         text = length + len(chain)
-        if text >= self.source.n_ctx and not self.outgrown:
-            self.outgrown = True
-            _log.warning("a text outgrew the draft model's context of %d ids", self.source.n_ctx)
+        self.outgrown = self.outgrown or text >= self.source.n_ctx
         room = min(room, self.longest, self.source.n_ctx - text)
         if self.failed is not None or answer.asked == length or room <= 0:
             return None
