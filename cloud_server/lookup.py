@@ -31,7 +31,7 @@ class Lookup:
 
     def _follow(self, ids: Sequence[int]) -> None:
         """Index every run of ids whose continuation is known."""
-        if len(ids) < len(self._seen):
+        if ids[: len(self._seen)] != self._seen:  # cut, or another text
             self._after.clear()
             self._seen.clear()
         for end in range(len(self._seen), len(ids)):
