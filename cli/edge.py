@@ -16,6 +16,7 @@ from outrider.edge_client.answer import Ahead, Answer, Piece
 from outrider.edge_client.client import EdgeClient
 from outrider.edge_client.courier import Persistence
 from outrider.edge_client.decisions import DecisionLog
+from outrider.edge_client.offline import Unverified
 from outrider.edge_client.policy import Fixed, Policy
 from outrider.protocol.edge_session import EdgeSession, Request
 from outrider.protocol.errors import HandshakeError, LinkError, OutriderError, SettingError
@@ -51,6 +52,7 @@ class EdgeOptions:
     ctx_size: int = 0
     threads: int = 1
     reconnect: float = 30.0
+    offline: bool = False
 
     @property
     def pack(self) -> Path:
@@ -76,6 +78,8 @@ def load_edge(options: EdgeOptions) -> Edge:
         SettingError: settings that contradict each other. BackendError: a file does not load.
     """
     policy = make_policy(options)  # complains before anything is loaded
+    if options.offline and options.draft_max == 0:
+        raise SettingError("--offline local needs a drafter: leave --draft off out")
     if options.draft_max != 0:
         # So does this, also where the model needs more memory than there is.
         check_memory(options.pack, options.ctx_size, backend=options.drafter_backend)
@@ -128,8 +132,12 @@ def decision_log(options: EdgeOptions) -> Iterator[DecisionLog | None]:
 
 
 @asynccontextmanager
-async def connected(edge: Edge, *, model: str | None = None) -> AsyncIterator[EdgeClient]:
+async def connected(
+    edge: Edge, *, model: str | None = None, policy: Policy | None = None
+) -> AsyncIterator[EdgeClient]:
     """A client whose handshake is done, with the target that was expected.
+
+    ``policy`` takes the place of the one that the flags ask for.
 
     Raises:
         NotConnectedError: no connection, or the two ends do not fit. SettingError: bad flags.
@@ -140,26 +148,29 @@ async def connected(edge: Edge, *, model: str | None = None) -> AsyncIterator[Ed
             options.cloud,
             edge.tokenizer,
             edge.drafter,
-            make_policy(options),
+            policy or make_policy(options),
             key=read_key(options),
             context=tls_context(options),
             persistence=Persistence(give_up=options.reconnect),
             log=log,
+            offline=options.offline,
+            accept=lambda welcome: _check_model(welcome.model, model),
         )
         try:
             await client.__aenter__()
         except (HandshakeError, LinkError) as error:
             raise not_connected(error) from error
         try:
-            served = client.welcome.model
-            if model is not None and served not in (model, Path(model).name):
-                raise NotConnectedError(
-                    f"the cloud serves {served!r}, not {model!r}: leave --model out, "
-                    "or ask another one"
-                )
             yield client
         finally:
             await client.__aexit__(None, None, None)
+
+
+def _check_model(served: str, expected: str | None) -> None:
+    if expected is not None and served not in (expected, Path(expected).name):
+        raise NotConnectedError(
+            f"the cloud serves {served!r}, not {expected!r}: leave --model out, or ask another one"
+        )
 
 
 def read_key(options: EdgeOptions) -> str | None:
@@ -192,9 +203,15 @@ def tls_context(options: EdgeOptions) -> ssl.SSLContext | None:
 
 
 async def answer(
-    client: EdgeClient, request: Request, show: Callable[[Piece], None]
+    client: EdgeClient,
+    request: Request,
+    show: Callable[[Piece], None],
+    alone: Callable[[Unverified], None] = lambda _: None,
 ) -> tuple[Answer, OutriderError | None]:
-    """One answer, each piece shown as it is verified. If it breaks off: what there is, and why."""
+    """One answer, each piece shown as it is verified. If it breaks off: what there is, and why.
+
+    ``alone`` is told what the drafter writes while there is no link.
+    """
     session = client.session()
     parts: list[str] = []
     started, first = monotonic(), None
@@ -203,7 +220,9 @@ async def answer(
             if isinstance(event, Answer):
                 return event, None
             if isinstance(event, Ahead):
-                continue  # not asked for
+                if isinstance(event, Unverified):
+                    alone(event)
+                continue
             first = first if first is not None else monotonic() - started
             parts.append(event.text)
             show(event)

@@ -16,6 +16,7 @@ from outrider.cli.chat import chat
 from outrider.cli.demo import demo
 from outrider.cli.doctor import doctor
 from outrider.cli.inspect import inspect
+from outrider.cli.link import link
 from outrider.cli.pull import pull
 from outrider.cli.run import run
 from outrider.cli.serve import serve
@@ -41,7 +42,7 @@ app = typer.Typer(
 cloud = typer.Typer(help="The cloud's side: serve a target.", context_settings=_CONTEXT)
 bench = typer.Typer(cls=LazyBench, help="Measure speed, bytes and overheads.")
 
-for function in (demo, run, chat, doctor, inspect, pull, versions.version):
+for function in (demo, run, chat, link, doctor, inspect, pull, versions.version):
     app.command(cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG)(function)
 cloud.command("serve", cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG)(serve)
 app.add_typer(cloud, name="cloud")

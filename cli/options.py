@@ -52,6 +52,13 @@ class PolicyName(StrEnum):
     FIXED = "fixed"
 
 
+class Offline(StrEnum):
+    """What happens while the link is down."""
+
+    OFF = "off"
+    LOCAL = "local"
+
+
 class Draft(StrEnum):
     """Whether to draft at all."""
 
@@ -138,6 +145,15 @@ Reconnect = Annotated[
         metavar="SECONDS",
         rich_help_panel=CONNECTION,
         help="How long a link lost in mid answer is tried again.",
+    ),
+]
+OfflineOption = Annotated[
+    Offline,
+    typer.Option(
+        "--offline",
+        rich_help_panel=CONNECTION,
+        help="local: while the link is down the drafter goes on alone; its text is marked as "
+        "unverified, and verified or corrected once the link is back.",
     ),
 ]
 ObjectiveOption = Annotated[

@@ -35,6 +35,18 @@ def figures(answer: Answer) -> dict[str, Any]:
     }
 
 
+def unverified(answer: Answer) -> dict[str, Any]:
+    """What ``--offline local`` adds: what is not part of the answer, kept apart from it."""
+    return {
+        "verified_tokens": len(answer.ids),
+        "unverified_text": answer.unverified,
+        "unverified_tokens": answer.unverified_tokens,
+        "offline_tokens": answer.offline_tokens,
+        "corrected_tokens": answer.corrected,
+        "reconnects": answer.reconnects,
+    }
+
+
 def print_json(value: dict[str, Any]) -> None:
     """One object on one line of stdout; plain ASCII, so that no locale can spoil it."""
     sys.stdout.write(json.dumps(value) + "\n")

@@ -9,6 +9,7 @@ import typer
 
 from outrider.cli import logs
 from outrider.cli import options as o
+from outrider.cli.exits import WorkFailedError
 from outrider.cli.settings import given_as_flag
 from outrider.protocol.errors import OutriderError, SettingError
 
@@ -28,6 +29,7 @@ def run(
     tls_fingerprint: o.TlsFingerprint = None,
     tls_ca: o.TlsCa = None,
     reconnect: o.Reconnect = 30.0,
+    offline: o.OfflineOption = o.Offline.OFF,
     model: Annotated[
         str | None,
         typer.Option(
@@ -131,6 +133,7 @@ def run(
             ctx_size=ctx_size,
             threads=threads,
             reconnect=reconnect,
+            offline=offline is o.Offline.LOCAL,
         )
     )
     # The embedded pair has a template but only ever saw plain text: without --system, no chat.
@@ -176,28 +179,32 @@ def _finish(edge: Any, request: Any, model: str | None, *, as_json: bool) -> Non
 
     from outrider.cli import report
     from outrider.cli.edge import answer, connected
+    from outrider.cli.unverified import offline_screen
 
-    def show(piece: Any) -> None:
-        if not as_json and piece.text:
-            sys.stdout.write(piece.text)
-            sys.stdout.flush()
-
-    async def work() -> tuple[Any, OutriderError | None, str]:
+    async def work(screen: Any) -> tuple[Any, OutriderError | None, str | None]:
         async with connected(edge, model=model) as client:
             if logs.verbose():
-                logs.note(f"{edge.mode}; target {client.welcome.model} at {client.url}")
-            result, error = await answer(client, request, show)
-            return result, error, client.welcome.model
+                welcome = client.machine.welcome
+                target = welcome.model if welcome else "not reached yet"
+                logs.note(f"{edge.mode}; target {target} at {client.url}")
+            result, error = await answer(client, request, screen.piece, screen.unverified)
+            welcome = client.machine.welcome
+            return result, error, welcome.model if welcome else None
 
-    result, error, target = asyncio.run(work())
+    with offline_screen(as_json=as_json, offline=edge.options.offline) as screen:
+        result, error, target = asyncio.run(work(screen))
+        screen.end(result)
     if as_json:
         said = None if error is None else str(error)
         extra = {"drafter": edge.drafter_name, "target": target, "mode": edge.mode, "error": said}
+        if edge.options.offline:
+            extra |= report.unverified(result)
         report.print_json(report.figures(result) | extra)
-    elif result.text and sys.stdout.isatty() and not result.text.endswith("\n"):
-        sys.stdout.write("\n")
-        sys.stdout.flush()
     if (sys.stderr.isatty() or logs.verbose()) and not as_json:
         print(report.summary(result, edge.mode), file=sys.stderr)
+    if error is None and result.reason == "unverified":
+        error = WorkFailedError(
+            f"the link did not come back: {result.unverified_tokens} tokens are not verified"
+        )
     if error is not None:
         raise error

@@ -1,7 +1,7 @@
 """What a link can do, measured with WebSocket pings alone: any cloud answers them, asleep or busy.
 
-Round trips come from single pings, goodput from trains of full ones sent at once: what comes back
-is spaced as the slower direction lets it through. Bytes and seconds are bounded beforehand.
+Round trips come from single pings, goodput from trains of full ones sent at once: how much later
+the last one comes back is the slower direction's doing. Bytes and seconds are bounded beforehand.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ FIRST_TRAIN = 8
 LONGER = 4
 """A train too short to tell is followed by one so many times as long."""
 
-CLEAR = 0.025
-"""Seconds between the first and the last pong from which on the timer's grain does not matter."""
+CLEAR, SPREADS = 0.025, 4.0
+"""Seconds that a train takes longer than a single ping, from which on the timer's grain does not
+matter; and so many times the spread of single pings, for their jitter not to matter either."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +88,7 @@ async def measure(link: Link, budget: Budget | None = None) -> Measured:
     trips = await _trips(link, budget, deadline)
     if not trips:
         raise LinkError(f"{link.peer} answered no ping within {budget.seconds:g} s")
-    goodput, at_least = await _goodput(link, budget, deadline, max(trips))
+    goodput, at_least = await _goodput(link, budget, deadline, trips)
     return Measured(
         trips=tuple(trips),
         unanswered=budget.pings - len(trips),
@@ -107,26 +108,30 @@ async def _trips(link: Link, budget: Budget, deadline: float) -> list[float]:
 
 
 async def _goodput(
-    link: Link, budget: Budget, deadline: float, trip: float
+    link: Link, budget: Budget, deadline: float, trips: Sequence[float]
 ) -> tuple[float | None, bool]:
     """Longer and longer trains, until one tells or the next would exceed the budget."""
     count, left = FIRST_TRAIN, budget.train_bytes
-    rate: float | None = None
+    clear = CLEAR + SPREADS * (max(trips) - min(trips))
+    best: float | None = None
     while left >= 2 * PING_BYTES:
         count = min(count, left // PING_BYTES)
         left -= count * PING_BYTES
+        began = asyncio.get_running_loop().time()
         came = await _train(link, count, deadline)
-        if len(came) < 2:
+        if not came:
             break
-        spread = came[-1] - came[0]
-        rate = (len(came) - 1) * PING_BYTES / max(spread, 1e-6)
-        if spread >= CLEAR or len(came) < count:
+        # Not from pong to pong: packets carry several, and what the first one does is not told.
+        drain = max(1e-4, came[-1] - began - min(trips))
+        rate = len(came) * PING_BYTES / drain
+        if drain >= clear:
             return rate, False
+        best = max(rate, best or 0.0)
         count *= LONGER
-        expected = trip + count * PING_BYTES / rate
+        expected = max(trips) + count * PING_BYTES / rate
         if asyncio.get_running_loop().time() + expected > deadline:
             break
-    return rate, True
+    return best, True
 
 
 async def _train(link: Link, count: int, deadline: float) -> list[float]:
