@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -114,7 +116,6 @@ def chat(
     """
     logs.configure(verbose)
     _contradictions(ctx, raw=raw, system=system, stops=stop or [])
-    signal.signal(signal.SIGTERM, _terminated)
     from outrider.cli import prompt as prompts
     from outrider.cli.chat_loop import ChatSettings
     from outrider.cli.edge import EdgeOptions, load_edge
@@ -160,7 +161,7 @@ def chat(
     )
     from outrider.cli.chat_link import ChatLink, notices
 
-    with ChatLink(edge, model) as link, notices(link):
+    with _orderly_end(), ChatLink(edge, model) as link, notices(link):
         _converse(
             edge,
             link,
@@ -215,6 +216,15 @@ def _plain_because(edge: Edge, link: ChatLink, *, raw: bool, system: str | None)
     return None
 
 
-def _terminated(_number: int, _frame: FrameType | None) -> NoReturn:
-    """Leave in order: the terminal's settings are put back and the cloud is told."""
-    sys.exit(128 + signal.SIGTERM)
+@contextlib.contextmanager
+def _orderly_end() -> Iterator[None]:
+    """A chat that is terminated puts the terminal's settings back and tells the cloud."""
+
+    def leave(number: int, _frame: FrameType | None) -> NoReturn:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

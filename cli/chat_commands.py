@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from outrider.cli.chat_screen import note
 from outrider.protocol.errors import SettingError
 
 if TYPE_CHECKING:
@@ -55,17 +56,17 @@ def obey(chat: Chat, line: str) -> None:
     COMMANDS[word](chat, rest.strip())
 
 
-def tell(text: str) -> None:
-    """What was asked of the chat itself; standard output has only what the model said."""
-    print(text, file=sys.stderr, flush=True)
-
-
 def _help(_chat: Chat, _rest: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2))
     for word, (argument, meaning) in HELP.items():
-        tell(f"  {word + ' ' + argument:<19} {meaning}")
-    tell("")
+        grid.add_row(Text(f"{word} {argument}"), Text(meaning))
+    Console(file=sys.stderr, highlight=False).print(grid)
     for line in KEYS:
-        tell(line)
+        note(line)
 
 
 def _stats(chat: Chat, _rest: str) -> None:
@@ -79,10 +80,10 @@ def _system(chat: Chat, text: str) -> None:
     if talk.plain:
         raise SettingError("there is no system message where text is continued as it is")
     if not text:
-        tell("no system message" if talk.system is None else f"system message: {talk.system}")
+        note("no system message" if talk.system is None else f"system message: {talk.system}")
         return
     talk.system = None if text == "-" else text
-    tell("system message removed" if text == "-" else "system message set")
+    note("system message removed" if text == "-" else "system message set")
 
 
 def _retry(chat: Chat, _rest: str) -> None:
@@ -96,7 +97,7 @@ def _retry(chat: Chat, _rest: str) -> None:
 def _clear(chat: Chat, _rest: str) -> None:
     chat.talk.turns.clear()
     chat.unanswered = None
-    tell("the conversation begins anew")
+    note("the conversation begins anew")
 
 
 def _save(chat: Chat, name: str) -> None:
@@ -104,7 +105,7 @@ def _save(chat: Chat, name: str) -> None:
         raise SettingError("/save needs the name of a file")
     file = Path(name).expanduser()
     chat.talk.save(file, chat.target)
-    tell(f"saved to {file}")
+    note(f"saved to {file}")
 
 
 def _draft(chat: Chat, word: str) -> None:
@@ -115,7 +116,7 @@ def _draft(chat: Chat, word: str) -> None:
             raise SettingError("no drafter was loaded; start without --draft off")
     elif word and chat.link.switch is not None:
         chat.link.switch.on = word == "on"
-    tell(chat.mode())
+    note(chat.mode())
 
 
 def _objective(chat: Chat, name: str) -> None:
@@ -123,10 +124,10 @@ def _objective(chat: Chat, name: str) -> None:
         raise SettingError(f"no such objective: {name}; it is one of {', '.join(OBJECTIVES)}")
     if name:
         chat.objective = name
-        tell(f"objective: {name}, from the next answer on")
+        note(f"objective: {name}, from the next answer on")
     else:
         asked = chat.objective or "what the cloud is set to"
-        tell(f"objective: asked {asked}, granted {chat.session.objective}")
+        note(f"objective: asked {asked}, granted {chat.session.objective}")
 
 
 def _quit(_chat: Chat, _rest: str) -> None:

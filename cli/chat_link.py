@@ -206,9 +206,13 @@ class ChatLink:
     async def _pump(self, session: EdgeSession, request: Request, ahead: bool) -> None:
         """Leaving the stream early, as a cancelled task does, stops the cloud's work."""
         stream = self.client.stream(session, request, ahead=ahead)
-        async with aclosing(cast(AsyncGenerator[Piece | Ahead | Answer], stream)) as events:
-            async for event in events:
-                self._events.put(event)
+        try:
+            async with aclosing(cast(AsyncGenerator[Piece | Ahead | Answer], stream)) as events:
+                async for event in events:
+                    self._events.put(event)
+        finally:
+            # The end of an answer cancelled just now must not pass for that of the next one.
+            self.client.machine.events()
 
 
 class NoticeHandler(logging.Handler):
@@ -239,13 +243,16 @@ def notices(link: ChatLink) -> Iterator[None]:
 
 @contextmanager
 def interrupts(events: SimpleQueue[Happening]) -> Iterator[None]:
-    """Ctrl-C becomes an event; a second one, should the first not be looked at, is as ever."""
+    """Ctrl-C becomes an event. Should that be stuck, the third one is as ever."""
+    pressed: list[int] = []
 
-    def once(_number: int, _frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, before)
+    def press(number: int, _frame: FrameType | None) -> None:
+        pressed.append(number)
+        if len(pressed) > 2:
+            raise KeyboardInterrupt
         events.put(Interrupt())
 
-    before = signal.signal(signal.SIGINT, once)
+    before = signal.signal(signal.SIGINT, press)
     try:
         yield
     finally:

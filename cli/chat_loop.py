@@ -11,7 +11,7 @@ from outrider.cli import logs, report
 from outrider.cli.chat_commands import Quit, obey
 from outrider.cli.chat_input import Reader, Said
 from outrider.cli.chat_link import ChatLink
-from outrider.cli.chat_screen import Screen, visible
+from outrider.cli.chat_screen import Screen, note
 from outrider.cli.chat_talk import Conversation, known
 from outrider.cli.chat_turn import Outcome, Turn
 from outrider.cli.edge import Edge
@@ -62,9 +62,9 @@ class Chat:
 
     def greet(self) -> None:
         """Who answers, how, and how to find out more."""
-        self.note(f"target {self.target} at {self.link.client.url}")
-        self.note(self.mode())
-        self.note("/help lists the commands; Ctrl-C cancels an answer, Ctrl-D leaves")
+        note(f"target {self.target} at {self.link.client.url}")
+        note(self.mode())
+        note("/help lists the commands; Ctrl-C cancels an answer, Ctrl-D leaves")
 
     def run(self, reader: Reader) -> None:
         """Until the input ends. A script ends at its first error, a person may go on.
@@ -80,7 +80,7 @@ class Chat:
             except OutriderError as error:
                 if not self.interactive:
                     raise
-                print(f"error: {visible(str(error))}", file=sys.stderr)
+                note(f"error: {error}")
             except KeyboardInterrupt:
                 if not self.interactive:
                     raise
@@ -112,6 +112,8 @@ class Chat:
         except OutriderError:
             self.talk.answered("")
             raise
+        for notice in self.link.pending():
+            note(notice)
         turn = Turn(self.link, self.session, self.screen, self.edge.options.reconnect)
         answer = ""
         try:
@@ -159,10 +161,10 @@ class Chat:
         if self.settings.as_json:
             report.print_json(self._figures(outcome))
         elif logs.verbose():
-            self.note(report.summary(outcome.answer, self.mode()))
-            self.note(f"{outcome.cached} of {len(outcome.answer.prompt_ids)} tokens were cached")
+            note(report.summary(outcome.answer, self.mode()))
+            note(f"{outcome.cached} of {len(outcome.answer.prompt_ids)} tokens were cached")
         for text in self.link.pending():
-            self.note(text)
+            note(text)
         if outcome.cancelled:
             self._cancelled(outcome)
         elif outcome.error is not None:
@@ -170,13 +172,13 @@ class Chat:
         elif outcome.answer.reason == "length":
             self._cut()
         elif not outcome.answer.text:
-            self.note("note: the answer is empty")
+            note("note: the answer is empty")
 
     def _cancelled(self, outcome: Outcome) -> None:
         if not self.interactive:
             raise KeyboardInterrupt
         kept = "what there was is kept" if outcome.answer.text else "the message was taken back"
-        self.note(f"cancelled; {kept}; /retry asks again")
+        note(f"cancelled; {kept}; /retry asks again")
 
     def _failed(self, outcome: Outcome) -> None:
         error = outcome.error
@@ -189,16 +191,12 @@ class Chat:
         """The answer is not at its end, for one of two reasons."""
         n_ctx = self.link.client.welcome.n_ctx
         if len(self.session.ids) >= n_ctx:
-            self.note(
+            note(
                 f"note: the target's context is full ({n_ctx} tokens): the answer was cut here. "
                 "/clear begins a new one; /save FILE keeps this one"
             )
         elif self.interactive or logs.verbose():
-            self.note(f"note: cut after {self.settings.max_tokens} tokens (--max-tokens)")
-
-    def note(self, text: str) -> None:
-        """A line that is not the model's."""
-        print(visible(text), file=sys.stderr, flush=True)
+            note(f"note: cut after {self.settings.max_tokens} tokens (--max-tokens)")
 
     def mode(self) -> str:
         """Whether and how it drafts."""

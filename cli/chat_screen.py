@@ -8,7 +8,10 @@ width terminals disagree on) there is no tail until the next line begins.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
+import textwrap
 import unicodedata
 from typing import TextIO
 
@@ -36,6 +39,22 @@ def _shown(char: str) -> str:
     if unicodedata.category(char) in ("Cc", "Zl", "Zp") or char in _BIDI:
         return ascii(char)[1:-1]
     return char
+
+
+def note(text: str) -> None:
+    """A line that is not the model's, on standard error, in whole words at a terminal."""
+    text = visible(text)
+    with contextlib.suppress(OSError, ValueError):
+        width = os.get_terminal_size(sys.stderr.fileno()).columns
+        if width >= NARROWEST and len(text) >= width:
+            text = textwrap.fill(
+                text,
+                width - 1,
+                subsequent_indent="  ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+    print(text, file=sys.stderr, flush=True)
 
 
 def cells(char: str) -> int | None:
@@ -109,12 +128,11 @@ class Screen:
             self._tail = text
             self._write("")
 
-    def aside(self, text: str, out: TextIO) -> None:
-        """A line that is not the model's, on a line of its own."""
+    def aside(self, text: str) -> None:
+        """A :func:`note` in the middle of the text."""
         self._tail = ""
         self._write("" if self._column == 0 or not self._terminal else "\n")
-        out.write(visible(text) + "\n")
-        out.flush()
+        note(text)
 
     def end(self) -> None:
         """The answer is over: no tail, and whatever comes next begins a line."""

@@ -76,7 +76,7 @@ class Turn:
         elif isinstance(event, Answer):
             self._answer = event
         elif isinstance(event, Notice):
-            self._screen.aside(event.text, sys.stderr)
+            self._screen.aside(event.text)
         elif isinstance(event, Waiting) and not self._told:
             self._told = True
             self._wait(event)
@@ -90,8 +90,7 @@ class Turn:
             self._screen.ahead("reading ...")
         else:
             for_how_long = f"for {self._patience:g} s; Ctrl-C gives up"
-            text = f"note: no link to the cloud, trying again {for_how_long}"
-            self._screen.aside(text, sys.stderr)
+            self._screen.aside(f"note: no link to the cloud, trying again {for_how_long}")
 
     def _finish(self) -> None:
         if self._answer is None:

@@ -59,6 +59,10 @@ class Person:
         self.until(text)
         return self.until(chat_input.PROMPT)
 
+    def echoes(self) -> bool:
+        """Whether the terminal shows what is typed."""
+        return bool(termios.tcgetattr(self._fd)[3] & termios.ECHO)
+
     def leaves(self) -> int:
         """The exit status."""
         end = time.monotonic() + 20
@@ -167,11 +171,16 @@ def test_without_colour_and_history(person, llama_cloud, tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_cloud_that_comes_back(person, start_cloud, process) -> None:
+@pytest.fixture
+def serve() -> tuple[str, ...]:
+    """Flags for a cloud that comes back at the same place."""
     pytest.importorskip("llama_cpp")
     with socket.create_server(("127.0.0.1", 0)) as found:
         port = found.getsockname()[1]
-    serve = ("--target-backend", "llama", "--port", str(port))
+    return "--target-backend", "llama", "--port", str(port)
+
+
+def test_a_cloud_that_comes_back(person, start_cloud, process, serve) -> None:
     cloud = start_cloud(*serve)
     sampled = ("--cloud", cloud.url, "-n", "300", "--draft", "off", "--temp", "1", "--seed", "5")
     whole = process("run", *sampled, "--ignore-eos", ASK).out
@@ -182,7 +191,7 @@ def test_a_cloud_that_comes_back(person, start_cloud, process) -> None:
     said += one.until("the link was lost, connecting again")
     cloud = start_cloud(*serve)
     said += one.until(chat_input.PROMPT)
-    said = re.sub(r"\n?warning: the link was lost.*\n", "", said.replace("\r\n", "\n"))
+    said = re.sub(r"\n?warning: the link was lost.*\n(  .*\n)*", "", said.replace("\r\n", "\n"))
     assert visible(whole).strip() in said
     cloud.process.kill()
     cloud.process.wait()
@@ -194,3 +203,36 @@ def test_a_cloud_that_comes_back(person, start_cloud, process) -> None:
     assert "error" not in one.ask("/retry")
     one.type("\x04")
     assert one.leaves() == exits.DONE
+
+
+def test_a_cloud_that_stays_away(person, start_cloud, serve, tmp_path: Path) -> None:
+    cloud = start_cloud(*serve)
+    one = person(cloud.url, "-n", "900", "--ignore-eos", "--draft", "off", "--reconnect", "0.2")
+    one.type(ASK + "\r")
+    said = one.until(ASK, "king", "the")
+    cloud.process.kill()
+    cloud.process.wait()
+    said += one.until("error: ", chat_input.PROMPT)
+    one.ask(f"/save {tmp_path}/kept.txt")
+    kept = (tmp_path / "kept.txt").read_text().strip()
+    assert kept.partition(ASK)[2][:40] in said
+    assert len(kept) > len(ASK) + 10
+    assert "error: " in one.ask("still away")
+    start_cloud(*serve)
+    one.type("and now\r")
+    one.until("and now", "\r\n", "the")
+    one.type("\x03")
+    one.until("cancelled", chat_input.PROMPT)
+    one.ask(f"/save {tmp_path}/more.txt")
+    more = (tmp_path / "more.txt").read_text()
+    assert more.startswith(f"{kept}\nand now")
+
+
+def test_a_terminated_chat_gives_the_terminal_back(person, slow) -> None:
+    one = person(slow[0], "-n", "200", "--ignore-eos")
+    one.type(ASK + "\r")
+    one.until("king")
+    assert not one.echoes()
+    os.kill(one.process, signal.SIGTERM)
+    assert one.leaves() == 128 + signal.SIGTERM
+    assert one.echoes()
