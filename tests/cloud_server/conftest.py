@@ -19,8 +19,9 @@ from outrider.protocol.errors import BackendError
 from outrider.protocol.messages import Draft, EpochStart, Open
 from outrider.protocol.session import CloudSession, Objective
 from outrider.runtime.lm.drafter import Drafter, Guess
-from outrider.runtime.lm.scripted import Mode, ScriptedLM
+from outrider.simulator.lm import DrafterLM
 from outrider.simulator.pair import config, letters
+from outrider.simulator.settings import DrafterKind, DrafterSettings
 
 SIZE = 26
 PASS = 0.03
@@ -39,16 +40,17 @@ class Desk:
     n_ctx: int = 200
     eos: frozenset[int] = frozenset()
     settings: EngineSettings = field(default_factory=lambda: EngineSettings(lookup=0))
-    own: Mode | None = None
+    own: DrafterKind | None = None
     own_ctx: int = 200
     now: float = 0.0
     works: list[Forward | OwnDraft] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.target = ScriptedTarget(vocabulary=SIZE, n_ctx=self.n_ctx, slots=self.slots)
-        self.drafter = (
-            Drafter(ScriptedLM(SIZE, self.own_ctx, mode=self.own), SIZE) if self.own else None
-        )
+        self.drafter: Drafter | None = None
+        if self.own is not None:
+            settings = DrafterSettings(kind=self.own, n_ctx=self.own_ctx)
+            self.drafter = Drafter(DrafterLM(self.target, settings), SIZE)
         self.table = SessionTable(config(letters(SIZE)))
         self.engine = CloudEngine(
             self.table,
