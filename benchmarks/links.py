@@ -11,20 +11,17 @@ from rich.table import Table
 from outrider.benchmarks import sockets
 from outrider.benchmarks.rows import summary
 from outrider.benchmarks.sim import CODE
-from outrider.benchmarks.strategies import ADAPTIVE, CLOUD, MACHINES, lockstep, table
+from outrider.benchmarks.strategies import ADAPTIVE, CLOUD, MACHINES, NGRAM, lockstep, table
 from outrider.benchmarks.sweeps import sweeps
 from outrider.benchmarks.table import Say, cells, rows
 from outrider.benchmarks.virtual import Load
 from outrider.simulator.profiles import PROFILES
 
 QUICK_LINKS = ("loopback", "lte")
-QUICK_STRATEGIES = (CLOUD, lockstep(1), lockstep(4), lockstep(8), ADAPTIVE)
+QUICK_STRATEGIES = (CLOUD, NGRAM, lockstep(1), lockstep(4), lockstep(8), ADAPTIVE)
 
-ANSWER = 110
+ANSWER = 40
 """Tokens of a counted answer on sockets."""
-
-TEMPERATURE = 1.0
-"""Of the socket rows: sampled by the coupled rule. Greedy texts of a small model are loops."""
 
 RECORDS = (CODE, "qwen-code-t0", "qwen-prose-t1", "independent 0.8")
 """What the tables of the full mode are made with."""
@@ -49,7 +46,7 @@ async def links(say: Say, *, quick: bool, workers: int = 0) -> dict[str, Any]:
         machine,
         QUICK_LINKS if quick else everywhere,
         QUICK_STRATEGIES if quick else [s for s in table(machine) if s.group != "co-located"],
-        sockets.asked(2 if quick else 4, ANSWER, TEMPERATURE),
+        sockets.asked(6 if quick else 12, ANSWER),
         say,
     )
     return {

@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, zip_longest
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -34,7 +33,7 @@ from outrider.simulator.paced import PacedDrafter
 SEED = 20_251
 WARM_UP = 50
 
-PROBES, PROBE = 8, 4
+PROBES, PROBE = 6, 4
 """Answers, and tokens of each, for the time to first token alone."""
 
 
@@ -47,16 +46,19 @@ class Asked:
     expected: tuple[int, ...]
 
 
-def asked(answers: int, tokens: int, temperature: float) -> list[Asked]:
-    """Answers over all domains in turn, with what the plain target says to each."""
-    texts = chain.from_iterable(zip_longest(*(prompts(domain) for domain in DOMAINS)))
+def asked(answers: int, tokens: int) -> list[Asked]:
+    """Answers over all domains in turn, greedy and sampled in turn, as the plain target gives them.
+
+    The prompts are the embedded pair's own, from the last one back: the demo uses the first.
+    """
     tokenizer = load_tokenizer(models() / "target")
     target = load_target(str(models() / "target"), backend="transformers", threads=1)
     found = []
     try:
-        for text in list(texts)[:answers]:
-            ids = tuple(tokenizer.encode_prompt(text))
-            sampling = Sampling(temperature=temperature, seed=SEED)
+        for i in range(answers):
+            texts = prompts(DOMAINS[i % len(DOMAINS)])
+            ids = tuple(tokenizer.encode_prompt(texts[-1 - i // len(DOMAINS) % len(texts)]))
+            sampling = Sampling(temperature=float(i % 2), seed=SEED + i)
             found.append(Asked(ids, sampling, tuple(plain(target, ids, sampling, tokens))))
     finally:
         target.close()
@@ -106,7 +108,7 @@ async def rows(
     )
     found = []
     step = machine.target_pass * 1e3
-    record = f"embedded pair, T={load[0].sampling.temperature:g}"
+    record = "embedded pair, T=0 and T=1 in turn"
     lengths = [len(each.prompt) for each in load]
     prompt = f"{min(lengths)} to {max(lengths)} ids"
     lookups = sorted({strategy.lookup for strategy in strategies})
