@@ -218,7 +218,6 @@ def test_a_script_reuses_what_both_ends_know(process, llama_cloud, tmp_path: Pat
     assert (first["cached_tokens"], first["error"], first["finish_reason"]) == (0, None, "length")
     # All but the last token of the answer, which the next turn may join with what follows it.
     assert second["cached_tokens"] >= first["prompt_tokens"] + 8 - 2
-    assert second["bytes_up_per_token"] < 20
     assert again["text"] == second["text"]
     assert again["cached_tokens"] == again["prompt_tokens"] - 1
     assert saved.read_text() == f"{ASK}{first['text']}\nthat the king{second['text']}\n"

@@ -64,11 +64,16 @@ class Person:
         return bool(termios.tcgetattr(self._fd)[3] & termios.ECHO)
 
     def leaves(self) -> int:
-        """The exit status."""
+        """The exit status. One that does not end is made to say where it stands."""
         end = time.monotonic() + 20
-        while time.monotonic() < end and self._more(0.2):
-            pass
-        return os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
+        while not (found := os.waitpid(self.process, os.WNOHANG))[0]:
+            if time.monotonic() > end:
+                os.kill(self.process, signal.SIGABRT)
+                while self._more(1) and time.monotonic() < end + 5:
+                    pass
+                raise AssertionError(self.seen)
+            self._more(0.05)
+        return os.waitstatus_to_exitcode(found[1])
 
     def _more(self, seconds: float) -> bool:
         if select.select([self._fd], [], [], seconds)[0]:
@@ -95,7 +100,8 @@ def person(home: Path, tmp_path: Path):
     def start(url: str, *args: str, **env: str) -> Person:
         base = {k: v for k, v in os.environ.items() if not k.startswith(("OUTRIDER_", "NO_COLOR"))}
         mine = {"XDG_CONFIG_HOME": str(home), "XDG_STATE_HOME": str(tmp_path), "TERM": "xterm",
-                "OMP_NUM_THREADS": "1", "INPUTRC": "/dev/null"}  # fmt: skip
+                "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1",
+                "INPUTRC": "/dev/null"}  # fmt: skip
         people.append(Person(["chat", "--cloud", url, *args], base | mine | env))
         people[-1].until(chat_input.PROMPT)
         return people[-1]
@@ -182,7 +188,7 @@ def serve() -> tuple[str, ...]:
 
 def test_a_cloud_that_comes_back(person, start_cloud, process, serve) -> None:
     cloud = start_cloud(*serve)
-    sampled = ("--cloud", cloud.url, "-n", "300", "--draft", "off", "--temp", "1", "--seed", "5")
+    sampled = ("--cloud", cloud.url, "-n", "200", "--draft", "off", "--temp", "1", "--seed", "5")
     whole = process("run", *sampled, "--ignore-eos", ASK).out
     one = person(*sampled[1:], "--ignore-eos", "--reconnect", "20")
     one.type(ASK + "\r")
@@ -190,7 +196,7 @@ def test_a_cloud_that_comes_back(person, start_cloud, process, serve) -> None:
     cloud.process.kill()
     said += one.until("the link was lost, connecting again")
     cloud = start_cloud(*serve)
-    said += one.until(chat_input.PROMPT)
+    said += one.until("note: cut after", chat_input.PROMPT)  # the text may look like a prompt
     said = re.sub(r"\n?warning: the link was lost.*\n(  .*\n)*", "", said.replace("\r\n", "\n"))
     assert visible(whole).strip() in said
     cloud.process.kill()
@@ -200,7 +206,8 @@ def test_a_cloud_that_comes_back(person, start_cloud, process, serve) -> None:
     one.type("\x03")
     assert "taken back" in one.until("cancelled", chat_input.PROMPT)
     cloud = start_cloud(*serve)
-    assert "error" not in one.ask("/retry")
+    one.type("/retry\r")
+    one.until("note: cut after", chat_input.PROMPT)
     one.type("\x04")
     assert one.leaves() == exits.DONE
 
