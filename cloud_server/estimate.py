@@ -12,6 +12,11 @@ from outrider.protocol.session import CloudSession
 FORGETTING = 0.97
 """Weight of the past at each new pass: the last 30 or so count."""
 
+LEAST_WEIGHT = 0.5
+"""Weight that passes of one size keep, however long ago they were."""
+
+SIZE_GAIN = 1 / 16
+
 ACCEPTANCE_PRIOR, PRIOR_WEIGHT = 0.7, 4.0
 """Acceptance assumed of a drafter that has not been judged, and for how many guesses it counts."""
 
@@ -21,26 +26,49 @@ OWN_PRIOR = 0.4
 RATE_GAIN = 1 / 8
 
 
+@dataclass(slots=True)
+class _Size:
+    """Passes of about one size: their means, the recent ones counting most, and their weight."""
+
+    tokens: float
+    seconds: float
+    weight: float = 1.0
+
+
 class PassTime:
-    """Seconds of a pass as ``fixed + each * tokens``: least squares with forgetting."""
+    """Seconds of a pass as ``fixed + each * tokens``: least squares over passes of all sizes.
+
+    Old passes lose weight, but of each size (to a factor of two) something is remembered: a cloud
+    that only sees long drafts would forget otherwise what it could do without them.
+    """
 
     def __init__(self) -> None:
-        self._n = self._x = self._y = self._xx = self._xy = 0.0
+        self._sizes: dict[int, _Size] = {}
         self.fixed, self.each = 0.03, 0.0
         self.known = False
 
     def observe(self, tokens: int, seconds: float) -> None:
         """A pass over so many tokens took so long."""
-        f = FORGETTING
-        self._n, self._x, self._y = f * self._n + 1, f * self._x + tokens, f * self._y + seconds
-        self._xx = f * self._xx + tokens * tokens
-        self._xy = f * self._xy + tokens * seconds
-        spread = self._n * self._xx - self._x * self._x
-        each = (self._n * self._xy - self._x * self._y) / spread if spread > 1e-9 else 0.0
-        mean_x, mean_y = self._x / self._n, self._y / self._n
+        for size in self._sizes.values():
+            size.weight = max(LEAST_WEIGHT, FORGETTING * size.weight)
+        size = self._sizes.setdefault(tokens.bit_length(), _Size(tokens, seconds, 0.0))
+        size.weight += 1.0
+        gain = max(SIZE_GAIN, 1 / size.weight)
+        size.tokens += gain * (tokens - size.tokens)
+        size.seconds += gain * (seconds - size.seconds)
+        self._fit()
+        self.known = True
+
+    def _fit(self) -> None:
+        sizes = self._sizes.values()
+        total = sum(s.weight for s in sizes)
+        mean_x = sum(s.weight * s.tokens for s in sizes) / total
+        mean_y = sum(s.weight * s.seconds for s in sizes) / total
+        spread = sum(s.weight * (s.tokens - mean_x) ** 2 for s in sizes)
+        shared = sum(s.weight * (s.tokens - mean_x) * (s.seconds - mean_y) for s in sizes)
+        each = shared / spread if spread > 1e-9 else 0.0
         self.each = min(max(0.0, each), mean_y / max(1.0, mean_x))
         self.fixed = max(0.0, mean_y - self.each * mean_x)
-        self.known = True
 
     def of(self, tokens: int) -> float:
         """Seconds that a pass over ``tokens`` is expected to take."""

@@ -113,3 +113,13 @@ def test_after_a_contradiction_the_edge_needs_its_usual_time(desk) -> None:
     session.reply_time = 0.05
     session.told_log.append((len(session.ids), d.now))
     assert arrivals(session, d.now + 0.02, 2) == pytest.approx([0.03, 0.04])
+
+
+def test_pass_time_remembers_sizes_that_are_not_seen_any_more() -> None:
+    passes = PassTime()
+    for _ in range(20):
+        passes.observe(1, 0.001)
+    for _ in range(500):
+        passes.observe(17, 0.005)
+    assert passes.of(17) == pytest.approx(0.005, rel=0.05)
+    assert passes.of(1) < 0.0015
