@@ -205,9 +205,6 @@ def test_a_cloud_that_comes_back(person, start_cloud, process, serve) -> None:
     one.until("no link to the cloud, trying again")
     one.type("\x03")
     assert "taken back" in one.until("cancelled", chat_input.PROMPT)
-    cloud = start_cloud(*serve)
-    one.type("/retry\r")
-    one.until("note: cut after", chat_input.PROMPT)
     one.type("\x04")
     assert one.leaves() == exits.DONE
 
