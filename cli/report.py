@@ -16,6 +16,7 @@ def figures(answer: Answer) -> dict[str, Any]:
         "text": answer.text,
         "tokens": count,
         "token_ids": list(answer.ids),
+        "prompt_ids": list(answer.prompt_ids),
         "prompt_tokens": len(answer.prompt_ids),
         "finish_reason": answer.reason,
         "seed": answer.seed,

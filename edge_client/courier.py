@@ -15,10 +15,14 @@ from dataclasses import dataclass
 
 from outrider.protocol.edge import EdgeMachine, State
 from outrider.protocol.errors import HandshakeError, LinkError, OutriderError
+from outrider.protocol.packing import frame_size
 from outrider.runtime.net.client import connect
 from outrider.runtime.net.link import Link, Tuning
 
 _log = logging.getLogger("outrider.edge")
+
+HELD_BACK = 0.005
+"""A send that took this long waited for the link, not for the processor. Seconds."""
 
 PASSING = frozenset({"shutdown", "closing", "timeout"})
 """Goodbyes after which another attempt makes sense: the verifier restarts, or was slow."""
@@ -134,9 +138,16 @@ class Courier:
         try:
             async with self._sending:
                 while (message := self.machine.next_message(_now())) is not None:
+                    began = _now()
                     await link.send(message)
+                    self._measure(frame_size(len(message), masked=True), _now() - began)
         except OutriderError as error:
             _log.debug("send: %s", error)  # the reader is told as well, and acts on it
+
+    def _measure(self, size: int, seconds: float) -> None:
+        """A send that had to wait tells what the link takes; one that did not tells nothing."""
+        if seconds >= HELD_BACK:
+            self.machine.link.uploaded(size, seconds, backlogged=True)
 
     # --- one link ---------------------------------------------------------------------------
 

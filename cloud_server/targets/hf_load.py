@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import json
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,10 @@ class Opened:
     n_ctx: int
 
 
+WORTH_A_BAR = 500 << 20
+"""Weights of fewer bytes load in a moment."""
+
+
 def require() -> None:
     """Import what this backend needs.
 
@@ -49,6 +54,19 @@ def require() -> None:
         raise BackendError(
             f"the transformers backend needs {error.name or 'torch'}: pip install 'outrider[cloud]'"
         ) from error
+
+
+def _progress(source: str | Path) -> None:
+    """A bar for what takes long, where somebody is watching."""
+    from transformers.utils import logging
+
+    small = isinstance(source, Path) and (
+        sum(file.stat().st_size for file in source.glob("*.safetensors")) < WORTH_A_BAR
+    )
+    if small or not sys.stderr.isatty():
+        logging.disable_progress_bar()
+    else:
+        logging.enable_progress_bar()
 
 
 def parse_dtype(dtype: str) -> torch.dtype:
@@ -168,6 +186,7 @@ def _weights(model: str, local: bool, config: Any, dtype: torch.dtype) -> Any:
             "a target must predict the next token"
         )
     source = Path(model).expanduser() if local else model
+    _progress(source)
     with _explained(model, "its weights"):
         try:
             loaded, report = AutoModelForCausalLM.from_pretrained(

@@ -71,7 +71,7 @@ def parse(text: str) -> Address:
     port = _port(parts, text)
     if port is None:
         if bare:
-            raise SettingError(f"address {text!r}: name the port as well, for example {text}:8765")
+            raise SettingError(f"address {text!r}: name the port as well, for example {text}:8471")
         port = 443 if secure else 80
     return Address(host, port, parts.path if parts.path not in {"", "/"} else STREAM_PATH, secure)
 

@@ -14,6 +14,7 @@ from websockets.frames import Frame
 from websockets.protocol import SERVER, Event
 
 from outrider.protocol.errors import RemoteProtocolError
+from outrider.protocol.packing import frame_size
 from outrider.runtime.net.errors import LinkClosedError, from_closed
 
 MAX_FRAME = 1 << 20
@@ -56,12 +57,6 @@ class Peer:
 
     def __str__(self) -> str:
         return f"{self.address} ({self.key_name})" if self.key_name else self.address
-
-
-def frame_size(payload: int, *, masked: bool) -> int:
-    """Give the bytes of a WebSocket frame on the wire; what a client sends is masked."""
-    length_field = 0 if payload < 126 else 2 if payload < 1 << 16 else 8
-    return 2 + length_field + (4 if masked else 0) + payload
 
 
 class MeteredConnection(Connection):

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outrider.protocol.errors import LinkError
-from outrider.runtime.net.link import Link, frame_size
+from outrider.protocol.packing import frame_size
+from outrider.runtime.net.link import Link
 
 PAYLOAD = 125
 """Bytes that a control frame carries at most (RFC 6455, section 5.5)."""
