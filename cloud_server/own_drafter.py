@@ -39,6 +39,9 @@ FAR = 128
 TRIAL, TRIAL_GUESSES = 64, 2
 """After so many passes without guesses, because they did not pay, it is given another chance."""
 
+COLD = 3
+"""Times that it is asked for a few guesses, whether they pay or not, to measure its step."""
+
 WORST_START = 0.3
 """Acceptance with which an answer begins at least: the last one may have been another matter."""
 
@@ -128,6 +131,7 @@ class OwnDrafter:
         self.never = never
         self.failed: BackendError | None = None
         self.outgrown = False
+        self._cold = COLD
         self.acceptance = Acceptance()
         self.step: float | None = None
         self.read_each: float | None = None
@@ -183,9 +187,8 @@ class OwnDrafter:
         count = own_count(reached, alpha, step, max(rate, lately), room)
         if answer.idle > TRIAL:
             answer.acceptance = self._start()
-            count = max(count, 1)
-        if self.step is None or answer.idle > TRIAL:
-            count = min(TRIAL_GUESSES, count)
+        if self._cold or answer.idle > TRIAL:
+            count = min(TRIAL_GUESSES, room)
         if not count or (turns and rate < WORTH_TURNS / pass_time):
             return None
         if behind <= self._piece(pass_time):
@@ -235,7 +238,10 @@ class OwnDrafter:
             reading = max(0, work.behind - 1) * (self.read_each or 0.0)
             step = max(0.0, seconds - reading) / len(result.tokens)
             known = step if self.step is None else self.step
-            self.step = known + STEP_GAIN * (step - known)
+            # The first are slower than those to come: caches are cold.
+            usual = known + STEP_GAIN * (step - known)
+            self.step = min(known, step) if self._cold else usual
+            self._cold = max(0, self._cold - 1)
         session = work.session
         if session.begun != work.begun or len(session.ids) < work.length:
             return False
