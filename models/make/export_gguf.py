@@ -61,7 +61,7 @@ def add_header(
 ) -> None:
     """Write what llama.cpp needs to know of the architecture."""
     writer.add_name(name)
-    writer.add_license("PSF-2.0 AND CC-PDDC (text sources)")
+    writer.add_license("Apache-2.0")
     writer.add_file_type(file_type)
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
