@@ -190,8 +190,9 @@ class Planner:
             alpha=pace.edge.alpha,
             pass_time=pass_time,
             stance=stance,
+            longest=cap - now,
         )
-        return min(now + delay, cap)
+        return now + delay
 
     def _patience(self, session: CloudSession, now: float) -> float:
         """Until when an edge that has been told everything may still be silent."""

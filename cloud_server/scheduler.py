@@ -47,10 +47,12 @@ def wait(
     alpha: float,
     pass_time: float,
     stance: Stance,
+    longest: float = float("inf"),
 ) -> float:
     """Seconds to wait for further guesses; 0: start now.
 
-    ``arrivals[j]`` is when the (j+1)-th next guess is expected, in seconds from now.
+    ``arrivals[j]`` is when the (j+1)-th next guess is expected, in seconds from now. Those that
+    come after ``longest`` are not waited for: setting out for them would be a wait for nothing.
     """
     if not arrivals:
         return 0.0
@@ -61,6 +63,8 @@ def wait(
     target = stance.worth * pass_time
     best, best_wait = target * alpha ** (live + 1) * further, 0.0
     for j, delay in enumerate(arrivals, start=1):
+        if delay > longest:
+            break
         cost = delay + target * alpha ** (live + j + 1) * further
         if cost < best:
             best, best_wait = cost, delay
