@@ -40,6 +40,9 @@ TRIAL = 12
 GOOD_ENOUGH = 0.93
 """Share of the best speed that ``cost`` may give up for fewer target passes."""
 
+SAVING = 1.2
+"""Tokens a pass, under which ``cost`` does not make the user wait for guesses."""
+
 FRAME_SHARE = 0.05
 """A streamed frame may take this share of a pass to fill: finer ones cost packets, not time."""
 
@@ -167,6 +170,10 @@ class Adaptive(Policy):
         rates = {g: costs.lockstep(g) for g in range(1, self._longest + 1)}
         best = max(rates.values())
         chosen = max(g for g, rate in rates.items() if rate >= GOOD_ENOUGH * best)
+        memory.length = min(memory.length, self._longest)
+        if costs.tokens(chosen) < SAVING:
+            self.reason = f"guesses save the cloud next to nothing at {costs.alpha:.0%} acceptance"
+            return OFF
         if abs(chosen - memory.length) > 1 or rates[memory.length] * HYSTERESIS < rates[chosen]:
             memory.length += max(-2, min(2, chosen - memory.length))  # a step at a time
         self.reason = f"lockstep, {memory.length} a frame"
