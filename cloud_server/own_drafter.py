@@ -27,8 +27,9 @@ from outrider.protocol.session import CloudSession
 from outrider.runtime.lm.base import common_prefix
 from outrider.runtime.lm.drafter import Guess
 
-LEAST_READ = 32
-"""Ids read at once at least; fewer than that are read along with the first guess."""
+FIRST_READ, LEAST_READ = 32, 8
+"""Ids read at once before it is known how long that takes, and at least. Fewer than a piece are
+read along with the first guess."""
 
 READ_SHARE = 0.5
 """A piece of reading lasts at most this share of a pass, since it comes before one."""
@@ -185,9 +186,7 @@ class OwnDrafter:
         alpha = answer.acceptance.alpha
         rate = own_rate(alpha, step, fixed, self.longest)
         count = own_count(reached, alpha, step, max(rate, lately), room)
-        if answer.idle > TRIAL:
-            answer.acceptance = self._start()
-        if self._cold or answer.idle > TRIAL:
+        if self._on_trial(answer):
             count = min(TRIAL_GUESSES, room)
         if not count or (turns and rate < WORTH_TURNS / pass_time):
             return None
@@ -199,10 +198,17 @@ class OwnDrafter:
         saved = FAR * (1 / rate - pass_time) + behind * (self.read_each or 0.0)
         return None if saved > 0 else Wish(self._piece(pass_time), 0, 0.0, 0.0, rate)
 
+    def _on_trial(self, answer: _Answer) -> bool:
+        """Whether to ask for a few guesses even if they do not pay, to see what they would do."""
+        if answer.idle > TRIAL:
+            answer.acceptance = self._start()
+            return True
+        return self._cold > 0
+
     def _piece(self, pass_time: float) -> int:
         """Ids to read at once."""
         if not self.read_each:
-            return LEAST_READ
+            return FIRST_READ
         return max(LEAST_READ, int(READ_SHARE * pass_time / self.read_each))
 
     def work(self, session: CloudSession, chain: Sequence[int], wish: Wish, now: float) -> OwnDraft:
