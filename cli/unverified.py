@@ -58,7 +58,11 @@ class OfflineScreen:
         """The drafter wrote alone, or what it wrote was verified, or was wrong."""
         if not event.linked and not self._alone:
             self._alone, self._linked, self._most, self._wrong = True, False, 0, 0
-            self.note("the link is down: what follows is the drafter's own, NOT verified")
+            self.note(
+                "the link is down: what follows is the drafter's own, NOT verified"
+                if self._terminal
+                else "the link is down: the drafter goes on alone, unseen until it is verified"
+            )
         if event.linked and not self._linked:
             self._linked = True
             self.note(f"the link is back: verifying {event.tokens} tokens written without it")
@@ -101,6 +105,8 @@ class OfflineScreen:
             self.note(f"{wrong}, and are replaced" if self._wrong else right)
 
     def _write(self, text: str) -> None:
+        if self._terminal:
+            text = visible(text)  # what a model says is shown, never obeyed
         self._out.write(text)
         self._out.flush()
         _, broken, line = text.rpartition("\n")  # a new line makes the column certain again

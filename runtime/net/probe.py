@@ -111,28 +111,32 @@ async def _trips(link: Link, budget: Budget, deadline: float) -> list[float]:
 async def _goodput(
     link: Link, budget: Budget, deadline: float, trips: Sequence[float]
 ) -> tuple[float | None, bool]:
-    """Longer and longer trains, until one tells or the next would exceed the budget."""
-    count, left = FIRST_TRAIN, budget.train_bytes
+    """Longer and longer trains, until two tell or the next would exceed the budget.
+
+    Two: a process that was not scheduled for a moment looks like a slow link, once.
+    """
+    loop = asyncio.get_running_loop()
+    count, left, told = FIRST_TRAIN, budget.train_bytes, 0
     clear = CLEAR + SPREADS * (max(trips) - min(trips))
     best: float | None = None
     while left >= 2 * PING_BYTES:
         count = min(count, left // PING_BYTES)
         left -= count * PING_BYTES
-        began = asyncio.get_running_loop().time()
+        began = loop.time()
         came = await _train(link, count, deadline)
         if not came:
             break
         # Not from pong to pong: packets carry several, and what the first one does is not told.
         drain = max(1e-4, came[-1] - began - min(trips))
         rate = len(came) * PING_BYTES / drain
-        if drain >= clear:
-            return rate, False
         best = max(rate, best or 0.0)
-        count *= LONGER
-        expected = max(trips) + count * PING_BYTES / rate
-        if asyncio.get_running_loop().time() + expected > deadline:
+        if drain >= clear:
+            told += 1
+        else:
+            told, count = 0, count * LONGER
+        if told == 2 or loop.time() + max(trips) + count * PING_BYTES / rate > deadline:
             break
-    return best, True
+    return best, told == 0
 
 
 async def _train(link: Link, count: int, deadline: float) -> list[float]:

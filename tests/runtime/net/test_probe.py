@@ -48,7 +48,7 @@ def test_a_fast_link() -> None:
         assert 0 < found.lowest <= found.median <= found.p95
         assert found.lowest < 0.02
         assert found.goodput is not None
-        assert found.goodput > 100_000
+        assert found.goodput > 20_000
         assert found.unanswered == 0
         assert found.sent <= Budget().train_bytes + 8 * 16
 
@@ -85,7 +85,7 @@ def test_the_slower_direction_counts(slow: str) -> None:
 
 
 def test_the_seconds_are_bounded() -> None:
-    far = Direction(delay=0.3, rate=400.0, queue=1500)
+    far = Direction(delay=0.3, rate=1500.0, queue=1500)
 
     async def work(link: Link, proxy: Proxy) -> None:
         loop = asyncio.get_running_loop()
