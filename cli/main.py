@@ -89,6 +89,9 @@ def main(args: list[str] | None = None) -> None:
 
 
 def _status(args: list[str]) -> int:
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started us (>&-)
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - as long as the process
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             # A terminal that cannot show a character of the text is no reason to stop.

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from outrider.cli.chat_screen import visible
 from outrider.edge_client.answer import Answer, Piece
 from outrider.runtime.text.utf8 import Utf8Stream
 
@@ -46,7 +47,7 @@ class Painter:
             if index == piece.accepted:
                 self._refused(line, piece.refused)
             style = ACCEPTED if index < piece.accepted else OWN
-            line.append(self._utf8.feed(self._token_bytes(token)), style)
+            line.append(self._safe(self._utf8.feed(self._token_bytes(token))), style)
         self._print(line)
 
     def finish(self) -> None:
@@ -59,7 +60,11 @@ class Painter:
             return
         shown = b"".join(map(self._token_bytes, guesses[:MAX_REFUSED])).decode("utf-8", "replace")
         more = "…" if len(guesses) > MAX_REFUSED else ""
-        line.append(shown.replace("\n", "⏎") + more, REFUSED)
+        line.append(visible(shown.replace("\n", "⏎")) + more, REFUSED)
+
+    def _safe(self, text: str) -> str:
+        """What a model says is shown on a terminal, never obeyed."""
+        return visible(text) if self._console.is_terminal else text
 
     def _print(self, line: Text) -> None:
         self._console.print(line, end="", soft_wrap=True)

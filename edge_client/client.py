@@ -26,7 +26,14 @@ from outrider.protocol.errors import (
     OutriderError,
     SettingError,
 )
-from outrider.protocol.events import AnswerOpened, LinkFailed, LinkReady
+from outrider.protocol.events import (
+    AnswerEnded,
+    AnswerOpened,
+    AnswerRefused,
+    Committed,
+    LinkFailed,
+    LinkReady,
+)
 from outrider.protocol.messages import Welcome
 from outrider.runtime.lm.drafter import Drafter, Guess
 from outrider.runtime.net.link import Link
@@ -284,12 +291,16 @@ class EdgeClient:
                     named = ", ".join(map(str, sorted(event.never_draft)[:8]))
                     self._notice(f"special tokens differ: these ids are never drafted: {named}")
                 self._welcomed(event.welcome)
-            elif not isinstance(event, LinkFailed | AnswerOpened) and (
-                queue := self._streams.get(event.session.handle)
-            ):
-                queue.put_nowait(event)
+            elif not isinstance(event, LinkFailed | AnswerOpened):
+                self._pass_on(event)
         if self._work is not None and self._engine is not None:
             self._stale = not self._engine.wanted(self._work)
+
+    def _pass_on(self, event: Committed | AnswerEnded | AnswerRefused) -> None:
+        """To the stream of its answer; what is left of an answer before it concerns nobody."""
+        queue = self._streams.get(event.session.handle)
+        if queue is not None and event.answer == event.session.answer:
+            queue.put_nowait(event)
 
     def _welcomed(self, welcome: Welcome) -> None:
         try:
