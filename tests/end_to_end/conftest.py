@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from outrider.cloud_server.driver import ServiceSettings, Verifier
+from outrider.cloud_server.planner import EngineSettings
 from outrider.cloud_server.replay import plain
 from outrider.cloud_server.targets.base import Target
 from outrider.cloud_server.targets.factory import load_target
@@ -127,7 +128,10 @@ def _serve(backend: str) -> Iterator[Served]:
         return asyncio.run_coroutine_threadsafe(run(), loop).result(60)
 
     served = load_target(path, backend=backend, threads=1, slots=4)
-    verifier = on_loop(lambda: Verifier(served, tokenizer, ServiceSettings(port=0)))
+    # A busy machine must not look like a drafter that keeps the verifier waiting.
+    patient = EngineSettings(patience_floor=2.0, patience_cap=5.0)
+    settings = ServiceSettings(port=0, engine=patient)
+    verifier = on_loop(lambda: Verifier(served, tokenizer, settings))
     assert isinstance(verifier, Verifier)
     server = on_loop(verifier.start)
     reference = load_target(path, backend=backend, threads=1, slots=1)
