@@ -17,6 +17,9 @@ from outrider.protocol.session import CloudSession
 ARRIVALS = 12
 """How many coming guesses a decision looks at."""
 
+QUICK_EDGE = 1.5
+"""Gap between an edge's guesses, in steps of our own draft model, up to which it is quick."""
+
 SOON = 0.0005
 """A wait shorter than half a millisecond is not worth a timer."""
 
@@ -146,7 +149,11 @@ class Planner:
         length = len(session.ids)
         left = request.max_tokens - (length - session.prompt_len)
         worth = STANCES[session.objective].worth
-        dear = worth == 1  # elsewhere a second of the target counts for more than one of the user
+        # An edge about as quick as we are makes more of a second than we would alone. (Under the
+        # other objectives a second of the target counts for more than one of the user.)
+        gap, step = session.node_gap, self.own.step
+        helped = session.riding and worth == 1 and None not in (gap, step)
+        helped = helped and (gap or 0.0) < QUICK_EDGE * (step or 0.0)
         wish = self.own.wish(
             session,
             theirs,
@@ -156,7 +163,7 @@ class Planner:
             sharers=sharers,
             # The pass adds a token of its own, hence one less than is left.
             room=min(left, self._n_ctx - length) - 1 - len(theirs),
-            lately=self._rate(self._of(session).pace) if session.riding and dear else 0.0,
+            lately=self._rate(self._of(session).pace) if helped else 0.0,
         )
         return Thin(part, wish) if wish is not None else None
 
