@@ -218,7 +218,7 @@ def serve(
     logs.configure(verbose)
     import asyncio
 
-    from outrider.cli.serving import check_address, serve_until_told
+    from outrider.cli.serving import check_address, ends_at_once, serve_until_told
     from outrider.cloud_server.driver import ServiceSettings, Verifier
     from outrider.cloud_server.planner import EngineSettings
 
@@ -234,15 +234,16 @@ def serve(
         engine=EngineSettings(lookup=lookup),
     )
     check_address(settings)
-    target, tokenizer, backend = load(
-        model, target_backend.value, dtype=dtype, device=device, n_ctx=ctx_size or None,
-        slots=max_sessions, threads=threads,
-    )  # fmt: skip
+    with ends_at_once():
+        target, tokenizer, backend = load(
+            model, target_backend.value, dtype=dtype, device=device, n_ctx=ctx_size or None,
+            slots=max_sessions, threads=threads,
+        )  # fmt: skip
+        own = None
+        if draft_model is not None and draft_max:
+            own = load_own(draft_model, n_ctx=target.info.n_ctx, threads=threads)
     if alias:
         target.info = replace(target.info, name=alias)
-    own = None
-    if draft_model is not None and draft_max:
-        own = load_own(draft_model, n_ctx=target.info.n_ctx, threads=threads)
     facts = {"backend": backend, "certificate": ssl_certfile, "drafter": own and own[0].name}
     verifier = Verifier(target, tokenizer, settings, own)
     asyncio.run(serve_until_told(verifier, facts, as_json=json, with_stdin=with_stdin))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from outrider.cli.exits import WorkFailedError
@@ -30,6 +32,30 @@ def check_address(settings: ServiceSettings) -> None:
         await server.close()
 
     asyncio.run(probe())
+
+
+@contextlib.contextmanager
+def ends_at_once() -> Iterator[None]:
+    """While a model loads there is nothing to finish: a signal ends the process, with a word.
+
+    What is loading is neither waited for nor tidied up: it may be minutes of somebody else's code.
+    """
+
+    def end(number: int, _frame: object) -> None:
+        with contextlib.suppress(OSError):
+            os.write(2, b"\nstopped while loading\n")
+        os._exit(128 + number)
+
+    try:
+        before = {n: signal.signal(n, end) for n in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not in the main thread, where signals are somebody else's matter
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 async def serve_until_told(

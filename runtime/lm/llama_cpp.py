@@ -21,6 +21,7 @@ from outrider.runtime.lm.base import CausalLM, Rows, check_cut, check_feed
 from outrider.runtime.lm.llama_batch import Batch, Flat, Item
 from outrider.runtime.lm.llama_library import (
     Weights,
+    apart,
     complaints,
     end_tokens,
     forget_complaints,
@@ -330,7 +331,7 @@ def _new_context(
     params.swa_full = True  # a sliding-window cache forgets what a rollback would need
     params.no_perf = True
     with complaints() as lines:
-        context = api.llama_init_from_model(weights.handle, params)
+        context = apart(lambda: api.llama_init_from_model(weights.handle, params))
         if not context:
             raise BackendError(
                 f"llama.cpp cannot make a context of {n_seq} x {n_ctx} ids ({kv} cache) for "

@@ -7,15 +7,16 @@ printed, and the last complaints end up in the error that the user sees.
 from __future__ import annotations
 
 import collections
+import concurrent.futures
 import contextlib
 import ctypes
 import functools
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from outrider.protocol.errors import BackendError
 
@@ -23,6 +24,7 @@ EXTRA = "outrider[edge-llama]"
 _WARNING, _ERROR, _CONTINUES = 3, 4, 5  # ggml's log levels
 _MAGIC = b"GGUF"
 _complaints: collections.deque[str] = collections.deque(maxlen=12)
+_T = TypeVar("_T")
 _loading = threading.Lock()  # one load at a time, so that complaints belong to it
 
 
@@ -123,11 +125,46 @@ def open_weights(path: str | Path, *, vocab_only: bool = False, gpu_layers: int 
     params = api.llama_model_default_params()
     params.vocab_only = vocab_only
     params.n_gpu_layers = gpu_layers
+    stopped = threading.Event()
+    go_on = api.llama_progress_callback(lambda _done, _data: not stopped.is_set())
+    params.progress_callback = go_on
     with complaints() as lines:
-        handle = api.llama_model_load_from_file(os.fsencode(path), params)
+        handle = apart(
+            lambda: api.llama_model_load_from_file(os.fsencode(path), params), stopped.set
+        )
         if not handle:
             raise BackendError(f"llama.cpp cannot load {path}{reason(lines)}")
     return Weights(path, handle)
+
+
+def apart(call: Callable[[], _T], stop: Callable[[], None] | None = None) -> _T:
+    """Run native code that takes long in a thread of its own, and wait for it.
+
+    Python runs signal handlers in the main thread only, and there not before native code comes
+    back, or inside a callback, where what they raise is lost. Here the main thread is free to take
+    them. If one raises, ``stop`` is called, the native code is waited for, and the error goes on.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return call()
+    outcome: concurrent.futures.Future[_T] = concurrent.futures.Future()
+
+    def work() -> None:
+        if not outcome.set_running_or_notify_cancel():
+            return
+        try:
+            outcome.set_result(call())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    try:
+        threading.Thread(target=work, daemon=True, name="llama.cpp").start()
+        return outcome.result()
+    except BaseException:
+        if not outcome.cancel():
+            if stop is not None:
+                stop()
+            concurrent.futures.wait([outcome])
+        raise
 
 
 def check_is_gguf(path: Path) -> None:
