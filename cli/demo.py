@@ -156,9 +156,8 @@ def _play(plan: Plan, edge: Edge, model: str, backend: str, *, verbose: bool) ->
     )
     arguments = ["--model", model, "--target-backend", backend, "--max-sessions", "1"]
     with CloudChild([*arguments, "--drain-seconds", "0"], verbose=verbose) as child:
-        _introduce(console, child, edge)
-        options = replace(edge.options, cloud=child.ready["url"])
-        answers = asyncio.run(_converse(plan, replace(edge, options=options), console))
+        edge = replace(edge, options=replace(edge.options, cloud=child.ready["url"]))
+        answers = asyncio.run(_converse(plan, edge, console, child))
     verdicts = _verify(plan, answers, model, backend, console)
     _conclude(plan, edge, answers, verdicts, backend=backend, console=console)
 
@@ -168,20 +167,21 @@ def _introduce(console: Any, child: Any, edge: Edge) -> None:
 
     ready = child.ready
     console.print(
-        f"cloud: {ready['model']}, {ready['backend']}, {ready['dtype']}, process {ready['pid']}, "
-        f"{ready['url']}\nedge:  {edge.mode}",
+        f"cloud: {ready['model']}, {ready['backend']}, {ready['dtype']}, process {ready['pid']}\n"
+        f"at:    {ready['url']}\nedge:  {edge.mode}",
         style="dim",
     )
     if console.is_terminal:
         console.print(legend())
 
 
-async def _converse(plan: Plan, edge: Edge, console: Any) -> list[Answer]:
+async def _converse(plan: Plan, edge: Edge, console: Any, child: Any) -> list[Answer]:
     """All answers over one connection. The first one that breaks off ends it."""
     from outrider.cli.edge import answer, connected
     from outrider.cli.paint import PROMPT, Painter, table, totals
     from outrider.cli.prompt import build_request
 
+    _introduce(console, child, edge)
     answers = []
     async with connected(edge) as client:
         for domain, prompt in plan.prompts:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from outrider.cli import embedded, logs
 from outrider.cli.exits import NotConnectedError, not_connected
@@ -216,22 +216,31 @@ async def answer(
     parts: list[str] = []
     started, first = monotonic(), None
     try:
-        async for event in client.stream(session, request):
-            if isinstance(event, Answer):
-                return event, None
-            if isinstance(event, Ahead):
-                if isinstance(event, Unverified):
-                    alone(event)
-                continue
-            first = first if first is not None else monotonic() - started
-            parts.append(event.text)
-            show(event)
+        # Closed before the session is, whose handle the next one gets.
+        stream = cast(
+            "AsyncGenerator[Piece | Ahead | Answer, None]", client.stream(session, request)
+        )
+        async with aclosing(stream) as events:
+            async for event in events:
+                if isinstance(event, Answer):
+                    return event, None
+                if isinstance(event, Ahead):
+                    if isinstance(event, Unverified):
+                        alone(event)
+                    continue
+                first = first if first is not None else monotonic() - started
+                parts.append(event.text)
+                show(event)
     except OutriderError as error:
         rest = _unshown(client.tokenizer, session, parts)
         if rest:
             show(Piece(rest, (), 0, ()))
         seconds = monotonic() - started
         return _broken_off(client, session, "".join(parts) + rest, first, seconds), error
+    finally:
+        # A verifier keeps few sessions open. It is told before the next answer is asked for.
+        client.machine.close(session)
+        client.courier.wake()
     raise AssertionError("a stream ends with its answer or with an error")
 
 

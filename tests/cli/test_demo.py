@@ -69,6 +69,15 @@ def test_all_domains_sampled(process) -> None:
     assert found["text"] == "\n\n".join(a["text"] for a in found["answers"])
 
 
+def test_more_prompts_than_the_cloud_has_sessions(process) -> None:
+    """Six of them, one after the other: each leaves its place to the next."""
+    pytest.importorskip("llama_cpp")
+    result = process("demo", "--target-backend", "llama", "--domain", "docs", "-n", "4", "--json")
+    assert result.status == exits.DONE, result.err
+    assert len(result.json["answers"]) >= 6
+    assert result.json["identical"] is True
+
+
 def test_for_people(process) -> None:
     pytest.importorskip("llama_cpp")
     result = process("demo", "--target-backend", "llama", "--prompt", "In [bold]the[/] beginning",
@@ -97,7 +106,7 @@ def test_nothing_is_left_behind(popen, number: int) -> None:
     demo = popen("demo", "--target-backend", "llama", "-n", "2000", "--domain", "docs")
     while b"process " not in (line := demo.stdout.readline()):
         assert line
-    child = int(line.split(b"process ")[1].split(b",")[0])
+    child = int(line.split(b"process ")[1])
     assert psutil.pid_exists(child)
     demo.send_signal(number)
     assert demo.wait(30) == (exits.INTERRUPTED if number == signal.SIGINT else
@@ -133,7 +142,7 @@ def test_a_cloud_that_dies_in_mid_answer_is_an_error(popen) -> None:
     demo = popen("demo", "--target-backend", "llama", "-n", "2000", "--prompt", "x")
     while b"process " not in (line := demo.stdout.readline()):
         assert line
-    child = int(line.split(b"process ")[1].split(b",")[0])
+    child = int(line.split(b"process ")[1])
     time.sleep(0.5)
     os.kill(child, signal.SIGKILL)
     _, err = demo.communicate(timeout=30)
