@@ -70,7 +70,7 @@ def serve(
             min=0,
             metavar="N",
             rich_help_panel=o.MODEL,
-            help="Tokens a session holds; 0 is the model's own.",
+            help="Tokens a session holds; 0 is the model's own, for a .gguf file at most 4096.",
         ),
     ] = 0,
     threads: Annotated[
@@ -237,7 +237,7 @@ def serve(
     with ends_at_once():
         target, tokenizer, backend = load(
             model, target_backend.value, dtype=dtype, device=device, n_ctx=ctx_size or None,
-            slots=max_sessions, threads=threads,
+            slots=max_sessions, threads=threads, announce=True,
         )  # fmt: skip
         own = None
         if draft_model is not None and draft_max:
@@ -258,9 +258,13 @@ def load(
     n_ctx: int | None = None,
     slots: int = 1,
     threads: int = 1,
+    announce: bool = False,
 ) -> tuple[Any, Tokenizer, str]:
-    """(target, its tokenizer, the backend chosen) for what the user named; None is the embedded."""
-    from outrider.cloud_server.targets.factory import load_target
+    """(target, its tokenizer, the backend chosen) for what the user named; None is the embedded.
+
+    ``announce``: say what is about to be loaded, and how much memory it will take.
+    """
+    from outrider.cloud_server.targets.factory import is_gguf, load_target
     from outrider.runtime.hub.resolve import resolve_target
     from outrider.runtime.text.tokenizer import load_tokenizer
 
@@ -271,6 +275,10 @@ def load(
     model = resolve_target(model)
     if backend == "llama" and Path(model).expanduser().is_dir():
         model = str(embedded.gguf_in(Path(model).expanduser()))
+    if is_gguf(model):
+        about = _check_gguf(Path(model).expanduser(), n_ctx or 0, slots)
+        if announce:
+            print(about, file=sys.stderr, flush=True)
     target = load_target(
         model, backend=backend, dtype=dtype, device=device, n_ctx=n_ctx, slots=slots,
         threads=threads,
@@ -280,6 +288,25 @@ def load(
     for warning in tokenizer.warnings:
         logs.warn(warning)
     return target, tokenizer, "transformers" if target.info.dtype in _TORCH_TYPES else "llama"
+
+
+def _check_gguf(file: Path, n_ctx: int, slots: int) -> str:
+    """The line that says what loading takes; refused where there is not that much."""
+    from outrider.runtime.hub.gguf import read_header
+    from outrider.runtime.hub.need import check_fits, estimate_gguf, mib
+
+    header = read_header(file)
+    need = estimate_gguf(header, n_ctx, n_seq=slots)
+    check_fits(file.name, need)
+    trained = header.number("context_length") or 0
+    if not n_ctx and need.n_ctx < trained:
+        more = f"; the model would allow {trained} ids: --ctx-size"
+    else:
+        more = ""
+    return (
+        f"loading {file.name}: about {mib(need.total)} (weights {mib(need.weights)}, "
+        f"cache of {slots} x {need.n_ctx} ids {mib(need.cache)}){more}"
+    )
 
 
 def load_own(model: Path, *, n_ctx: int, threads: int = 1) -> tuple[Drafter, Tokenizer]:

@@ -27,7 +27,8 @@ def load_target(
         backend: ``auto`` goes by the model, the others insist.
         dtype: transformers only: float32 (the default), bfloat16, float16. A GGUF file has its own.
         device: transformers only: cpu (the default), cuda, cuda:N.
-        n_ctx: most ids a session holds; None is what the model was made for.
+        n_ctx: most ids a session holds; None is what the model was made for,
+            of a GGUF file at most DEFAULT_CTX.
         slots: how many sessions fit at once.
         threads: CPU threads; None is one for llama.cpp, torch's own choice for transformers.
 
@@ -40,7 +41,7 @@ def load_target(
     for name, value, least in (("slots", slots, 1), ("threads", threads, 1), ("n_ctx", n_ctx, 2)):
         if value is not None and value < least:
             raise SettingError(f"{name} is {value}; it must be at least {least}")
-    gguf = _is_gguf(model)
+    gguf = is_gguf(model)
     if backend == "transformers" and gguf:
         raise SettingError(
             f"backend transformers cannot load {model}, a GGUF file; use backend llama or auto"
@@ -82,11 +83,12 @@ def _load_llama(
             f"device {device} is for the transformers backend; a GGUF target runs on cpu"
         )
     from outrider.cloud_server.targets.llama_cpp import LlamaTarget
+    from outrider.runtime.lm.memory import DEFAULT_CTX
 
-    return LlamaTarget.load(model, n_ctx=n_ctx or 0, slots=slots, threads=threads or 1)
+    return LlamaTarget.load(model, n_ctx=n_ctx or DEFAULT_CTX, slots=slots, threads=threads or 1)
 
 
-def _is_gguf(model: str) -> bool:
+def is_gguf(model: str) -> bool:
     """By name, or by the first four bytes of a file with another name."""
     path = Path(model).expanduser()
     if path.suffix.lower() == ".gguf":

@@ -14,7 +14,7 @@ from typing import Any
 from outrider.protocol.errors import BackendError
 from outrider.runtime.hub.gguf import GgufHeader, read_header
 from outrider.runtime.lm.factory import choose
-from outrider.runtime.lm.memory import MIB, available
+from outrider.runtime.lm.memory import DEFAULT_CTX, MIB, available
 
 BATCH = 512
 """Tokens of one decode at most."""
@@ -26,6 +26,7 @@ untouched, and takes no memory."""
 BASE = 90 * MIB
 """Python, numpy and the backend's own library, before any model."""
 
+_LAST = "or end other programs"
 _CACHE_BYTES = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32}
 
 
@@ -42,15 +43,21 @@ class Need:
     base: int
     n_ctx: int
     per_id: float
+    n_seq: int = 1
 
     @property
     def total(self) -> int:
         """All of it."""
         return self.weights + self.cache + self.buffers + self.base
 
+    @property
+    def ids(self) -> str:
+        """What the cache holds, for people."""
+        return f"{self.n_seq} x {self.n_ctx}" if self.n_seq > 1 else str(self.n_ctx)
+
     def __str__(self) -> str:
         return (
-            f"about {mib(self.total)} (weights {mib(self.weights)}, cache of {self.n_ctx} ids "
+            f"about {mib(self.total)} (weights {mib(self.weights)}, cache of {self.ids} ids "
             f"{mib(self.cache)}, buffers {mib(self.buffers)}, program {mib(self.base)})"
         )
 
@@ -63,7 +70,7 @@ def mib(count: int) -> str:
 def estimate(
     path: str | Path, n_ctx: int = 0, *, kv: str = "f32", n_seq: int = 1, backend: str = "auto"
 ) -> Need:
-    """What loading a model file or draft pack will take. ``n_ctx`` 0 is the model's own.
+    """What loading a model file or draft pack will take. ``n_ctx`` 0 is the default.
 
     Raises:
         BackendError, SettingError: there is no model there, or its header is broken.
@@ -77,7 +84,7 @@ def estimate(
 def estimate_gguf(header: GgufHeader, n_ctx: int = 0, *, kv: str = "f32", n_seq: int = 1) -> Need:
     """The same from a header that was read."""
     trained = header.number("context_length") or 0
-    n_ctx = min(n_ctx or trained, trained or n_ctx)
+    n_ctx = min(n_ctx or DEFAULT_CTX, trained or n_ctx or DEFAULT_CTX)
     width = header.number("embedding_length") or 0
     heads = header.number("attention.head_count") or 1
     kv_heads = header.number("attention.head_count_kv") or heads
@@ -92,7 +99,7 @@ def estimate_gguf(header: GgufHeader, n_ctx: int = 0, *, kv: str = "f32", n_seq:
     scores = 4 * BATCH * heads if kv == "f32" else 0
     buffers = 4 * (ROWS * vocabulary + BATCH * (2 * feed + 4 * width)) + scores * n_ctx
     cache = int(cached * n_ctx)
-    return Need(header.tensor_bytes, cache, buffers, BASE, n_ctx, cached + scores)
+    return Need(header.tensor_bytes, cache, buffers, BASE, n_ctx, cached + scores, n_seq)
 
 
 def _estimate_onnx(file: Path, n_ctx: int, n_seq: int) -> Need:
@@ -106,7 +113,7 @@ def _estimate_onnx(file: Path, n_ctx: int, n_seq: int) -> Need:
     cached = 8 * n_seq * int(facts.get("layers", 0)) * int(facts.get("kv_heads", 0))
     cached *= int(facts.get("head_dim", 0))
     buffers = 4 * ROWS * int(facts.get("vocab_size", 0)) + weights // 4
-    return Need(weights, cached * n_ctx, buffers, BASE, n_ctx, cached)
+    return Need(weights, cached * n_ctx, buffers, BASE, n_ctx, cached, n_seq)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -137,12 +144,21 @@ def check_memory(
         read.
     """
     need = estimate(path, n_ctx, kv=kv, n_seq=n_seq, backend=backend)
+    check_fits(Path(path).name, need)
+    return need
+
+
+def check_fits(name: str, need: Need) -> None:
+    """Refuse what was estimated if there is not that much.
+
+    Raises:
+        BackendError: names both numbers, and what to do.
+    """
     free = available()
     if free is not None and need.total > free:
         raise BackendError(
-            f"{Path(path).name} needs {need} and {mib(free)} are available: {advice(need, free)}"
+            f"{name} needs {need} and {mib(free)} are available: {advice(need, free)}"
         )
-    return need
 
 
 def advice(need: Need, free: int) -> str:
@@ -151,5 +167,7 @@ def advice(need: Need, free: int) -> str:
     if need.per_id and fixed < free:
         fits = int((free - fixed) / need.per_id) // 256 * 256
         if 256 <= fits < need.n_ctx:
-            return f"use a context of at most {fits} (--ctx-size {fits}), or end other programs"
-    return "use a smaller model or quantization, or end other programs"
+            fewer = ", answer fewer at once (--max-sessions)" if need.n_seq > 1 else ""
+            return f"use a context of at most {fits} (--ctx-size {fits}){fewer}, " + _LAST
+    fewer = "answer fewer at once (--max-sessions), " if need.n_seq > 1 else ""
+    return f"{fewer}use a smaller model or quantization, {_LAST}"

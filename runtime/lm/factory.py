@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from outrider.protocol.errors import BackendError, SettingError
 from outrider.runtime.lm.base import CausalLM
+from outrider.runtime.lm.memory import DEFAULT_CTX
 from outrider.runtime.lm.selfcheck import check_rewind
 
 Backend = Literal["auto", "onnx", "llama"]
@@ -38,8 +39,8 @@ def load_lm(
     """Load a ``.gguf`` file, an ``.onnx`` file or a folder (draft pack) that holds either or both.
 
     ``auto`` on a folder takes llama.cpp where it is installed and the folder has a ``.gguf``, else
-    ONNX. ``n_ctx`` 0 is the model's own. ``n_seq``, ``kv`` and ``gpu_layers`` concern llama.cpp.
-    The model has passed :func:`check_rewind`.
+    ONNX. ``n_ctx`` 0 is the model's own, of a GGUF file at most DEFAULT_CTX. ``n_seq``, ``kv``
+    and ``gpu_layers`` concern llama.cpp. The model has passed :func:`check_rewind`.
 
     Raises:
         SettingError: settings that contradict each other or the path.
@@ -58,7 +59,9 @@ def load_lm(
 
         optional: dict[str, Any] = {"kv": kv, "gpu_layers": gpu_layers}
         given = {name: value for name, value in optional.items() if value is not None}
-        lm = LlamaLM.load(file, n_ctx, n_seq, threads=threads, **given)
+        lm = LlamaLM.load(file, n_ctx or DEFAULT_CTX, n_seq, threads=threads, **given)
+        if not n_ctx and lm.n_ctx == DEFAULT_CTX:
+            note += f"; context {DEFAULT_CTX}, which is the most unless more is asked for"
     try:
         check_rewind(lm)
     except BaseException:

@@ -7,6 +7,11 @@ from pathlib import Path
 from outrider.protocol.errors import BackendError
 
 MIB = 2**20
+
+DEFAULT_CTX = 4096
+"""Ids a GGUF model holds where nobody says how many: those of today are made for far more, and
+llama.cpp takes the memory for all of them at once."""
+
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from outrider.cli import exits
+from outrider.cli.serve import _check_gguf
 
 LOADING = """
 import time
@@ -31,3 +36,30 @@ def test_a_signal_while_a_model_loads_ends_the_process(number: int) -> None:
         _, err = child.communicate(timeout=20)
     assert child.returncode == 128 + number
     assert err == "\nstopped while loading\n"
+
+
+def test_what_a_target_will_take_is_said_and_refused_before_it_is_loaded(
+    invoke, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = models / "target" / "target-f16.gguf"
+    about = _check_gguf(target, 1024, 4)
+    assert re.fullmatch(
+        r"loading target-f16.gguf: about \d+ MiB \(weights \d+ MiB, "
+        r"cache of 4 x 1024 ids \d+ MiB\)",
+        about,
+    )
+    monkeypatch.setattr("outrider.runtime.hub.need.available", lambda: 200 << 20)
+    result = invoke("cloud", "serve", "--model", target, "--port", "0", "--max-sessions", "64")
+    assert result.status == exits.FAILED
+    assert "cache of 64 x 2048 ids" in result.err
+    assert "200 MiB are available: " in result.err
+    assert "--max-sessions" in result.err
+
+
+def test_more_than_the_default_context_must_be_asked_for(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outrider.runtime.hub.need.DEFAULT_CTX", 512)
+    about = _check_gguf(models / "target" / "target-f16.gguf", 0, 2)
+    assert "cache of 2 x 512 ids" in about
+    assert about.endswith("the model would allow 2048 ids: --ctx-size")

@@ -10,6 +10,7 @@ import pytest
 from outrider.protocol.errors import BackendError
 from outrider.runtime.hub import need
 from outrider.runtime.hub.need import check_memory, estimate
+from outrider.runtime.lm import factory
 from outrider.runtime.lm.memory import MIB
 
 MODELS = Path(__file__).parents[3] / "models"
@@ -60,3 +61,16 @@ def test_a_context_that_would_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 def test_unknown_memory_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(need, "available", lambda: None)
     check_memory(DRAFTER)
+
+
+def test_without_a_wish_a_gguf_model_holds_the_default_at_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("llama_cpp")
+    monkeypatch.setattr(need, "DEFAULT_CTX", 256)
+    monkeypatch.setattr(factory, "DEFAULT_CTX", 256)
+    loaded = factory.load_lm(GGUF)
+    assert loaded.lm.n_ctx == estimate(GGUF).n_ctx == 256
+    assert "context 256" in loaded.note
+    loaded.lm.close()
+    assert estimate(GGUF, 512).n_ctx == 512
