@@ -13,6 +13,7 @@ from outrider.cli import exits, logs
 from outrider.cli import version as versions
 from outrider.cli.bench import LazyBench
 from outrider.cli.chat import chat
+from outrider.cli.chat_screen import visible
 from outrider.cli.demo import demo
 from outrider.cli.doctor import doctor
 from outrider.cli.inspect import inspect
@@ -116,12 +117,16 @@ def _status(args: list[str]) -> int:
         return exits.FAILED
 
 
+MAX_SAID = 2000
+
+
 def _complain(text: str) -> None:
     if logs.verbose():
         import traceback
 
         traceback.print_exc()
-    print(f"error: {text}", file=sys.stderr)
+    # Some of it may be what a cloud said: shown, never obeyed, and not without end.
+    print(f"error: {visible(text[:MAX_SAID])}", file=sys.stderr)
 
 
 def _usage(error: BaseException) -> int:

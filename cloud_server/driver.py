@@ -28,6 +28,9 @@ from outrider.runtime.text.fingerprint import describe
 from outrider.runtime.text.tokenizer import Tokenizer
 
 AGENT = "outrider-cloud"
+
+LEAST_MESSAGE = 256 << 10
+"""Bytes of a message that are always allowed."""
 _log = logging.getLogger("outrider.cloud")
 
 
@@ -81,6 +84,8 @@ class Verifier:
         self.tokenizer = tokenizer
         self.settings = settings
         eos = info.eos | tokenizer.eos
+        # What fits the context, chats written out included, and nothing much larger.
+        self.max_message = min(settings.max_message, max(LEAST_MESSAGE, 64 * info.n_ctx))
         self.table = SessionTable(
             CloudConfig(
                 vocabulary=describe(tokenizer),
@@ -88,7 +93,7 @@ class Verifier:
                 n_ctx=info.n_ctx,
                 eos=tuple(sorted(eos)),
                 limits=Limits(
-                    max_message=settings.max_message,
+                    max_message=self.max_message,
                     max_prompt=info.n_ctx - 1,
                     max_tokens=settings.max_tokens,
                     max_nodes_per_frame=settings.max_nodes_per_frame,
@@ -143,7 +148,7 @@ class Verifier:
             keys=settings.keys,
             context=settings.tls,
             max_connections=settings.max_sessions * 2,
-            max_frame=settings.max_message,
+            max_frame=self.max_message,
         )
         self._worker = asyncio.create_task(self._work(), name="engine")
         return self._server
@@ -282,6 +287,7 @@ class Verifier:
                 if connection.has_cold_messages:
                     wake.set()
                 self._wake.set()
+                await asyncio.sleep(0)  # messages that wait in a row must not starve the others
             await writer
         except LinkError as error:
             _log.debug("%s: %s", link.peer, error)

@@ -46,10 +46,14 @@ class Persistence:
 
 @dataclass(slots=True)
 class _Outage:
-    """Since when there has been no welcome, and how long to wait before the next attempt."""
+    """Since when nothing has come of the link, and how long to wait before the next attempt.
+
+    ``progress`` is how many ids all sessions had when it began: more of them end the outage.
+    """
 
     began: float
     pause: float
+    progress: int
     attempts: int = 0
 
 
@@ -169,8 +173,6 @@ class Courier:
         try:
             while not self.machine.wants_close:
                 self.machine.receive(await link.recv(), _now())
-                if self.machine.state is State.READY:
-                    self._outage = None
                 self._heard()
                 if self.machine.has_cold_messages:
                     self._wake.set()
@@ -242,8 +244,11 @@ class Courier:
             OutriderError: the last reason, once there is no point in going on.
         """
         persistence, error = self._persistence, lost
-        # A peer that takes connections and drops them before its welcome is no better than none.
-        outage = self._outage = self._outage or _Outage(_now(), persistence.first)
+        # A peer that takes connections and drops them before anything came of it is like none.
+        progress = sum(len(session.ids) for session in self.machine.sessions)
+        if self._outage is not None and progress > self._outage.progress:
+            self._outage = None
+        outage = self._outage = self._outage or _Outage(_now(), persistence.first, progress)
         _log.info("link lost (%s): connecting again", lost)
         while outage.attempts == 0 or _now() - outage.began <= persistence.give_up:
             outage.attempts += 1

@@ -14,6 +14,38 @@ MAX_STOPS, MAX_STOP_CHARS = 64, 4096
 """Stop strings of an answer, and characters of all of them together."""
 
 
+CHARS_A_TOKEN = 32
+"""Characters for each id of the context beyond which text is refused before it is tokenized: real
+text has 2 to 6 a token, runs of spaces more."""
+
+
+def check_text(request: Open, config: CloudConfig) -> None:
+    """Refuse messages or text that could not fit, before any work is spent on them.
+
+    Raises:
+        SessionError: too long.
+    """
+    limit = config.n_ctx * CHARS_A_TOKEN
+    size = len(request.text or "") + sum(map(_size, request.messages or ()))
+    if size > limit:
+        raise SessionError(
+            f"the prompt has more than {limit} characters; the context of {config.n_ctx} tokens "
+            "cannot hold it. Shorten it, or start the cloud with a larger context.",
+            code="prompt_too_long",
+        )
+
+
+def _size(value: object) -> int:
+    """Characters in a message, and one for every other thing in it."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(_size(k) + _size(v) for k, v in value.items())
+    if isinstance(value, list | tuple):
+        return len(value) + sum(map(_size, value))
+    return 1
+
+
 def check_open(request: Open, length: int, config: CloudConfig) -> None:
     """Refuse what cannot be honoured, with the numbers. ``length``: ids of the whole sequence.
 

@@ -18,12 +18,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from outrider.protocol import messages as m
-from outrider.protocol.admission import check_open
+from outrider.protocol.admission import check_open, check_text
 from outrider.protocol.codec import Codec
 from outrider.protocol.errors import RemoteProtocolError, SessionError, SettingError
 from outrider.protocol.fingerprint import SEGMENT, Vocabulary
 from outrider.protocol.outbox import Assembler, Outbox
 from outrider.protocol.session import CloudSession, granted
+
+MAX_HANDLES = 1024
+"""Sessions that one connection may name."""
 
 HELLO_SECONDS = 10.0
 """A connection that has not said hello, or not asked for its segment, by then is closed."""
@@ -154,6 +157,7 @@ class CloudConnection:
         self._assembler = Assembler(self._codec)
         self._handles: dict[int, CloudSession] = {}
         self._same_template = False
+        self._compared = False
         self._turn = 0
         self._deadline: float | None = now + HELLO_SECONDS
 
@@ -277,6 +281,9 @@ class CloudConnection:
         vocabulary = self.table.config.vocabulary
         if not 0 <= ask.index * SEGMENT < max(1, vocabulary.size):
             raise RemoteProtocolError(f"there is no segment {ask.index}")
+        if self._compared:
+            raise RemoteProtocolError("one segment was asked for already")
+        self._compared = True
         self._outbox.put(m.Segment(index=ask.index, entries=vocabulary.segment(ask.index)))
 
     def _draft(self, frame: m.Draft, now: float) -> None:
@@ -308,6 +315,7 @@ class CloudConnection:
             raise SessionError("the earlier text of this session is not known", code="diverged")
         if request.templated and not self._same_template:
             raise SessionError("the chat templates differ: send the messages", code="template")
+        check_text(request, config)
         ids = request.ids or config.render(request)
         check_open(request, request.base + len(ids), config)
         objective = granted(request.objective, config.objective)
@@ -331,6 +339,10 @@ class CloudConnection:
 
     def _serve(self, session: CloudSession, request: m.Open | m.Attach, now: float) -> None:
         """This connection serves the session under this handle, which may have named another."""
+        if request.handle >= MAX_HANDLES:
+            raise RemoteProtocolError(f"handle {request.handle}; at most {MAX_HANDLES - 1}")
+        if session.link is self and session.handle != request.handle:
+            self._handles.pop(session.handle, None)  # one name a session
         named = self._handles.get(request.handle)
         if named is not None and named is not session and named.link is self:
             named.detach(now)

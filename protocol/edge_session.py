@@ -39,6 +39,9 @@ from outrider.protocol.packing import TIME_UNIT, PrefixDigest
 MAX_RESTORES = 3
 """How often in a row the edge gives its text back to a cloud that keeps losing it."""
 
+RESTORE_PAYS = 16
+"""Tokens after which a restored answer counts as going on: the count begins anew."""
+
 MAX_FRAME_NODES = 64
 """Nodes in one frame; the cloud's limit, if lower, wins."""
 
@@ -106,6 +109,7 @@ class EdgeSession:
         self.digests = PrefixDigest(self.ids)
         self.window = EdgeWindow(self.ids)
         self.restores_left = MAX_RESTORES
+        self._since_restore = 0
         self.max_frame_nodes = LEAST_FRAME_NODES
         self.max_in_flight = LEAST_IN_FLIGHT
         self.frames_sent = self.nodes_sent = self.nodes_accepted = 0
@@ -197,6 +201,7 @@ class EdgeSession:
         self.base = 0
         self.phase = Phase.OPENING
         self.restores_left -= 1
+        self._since_restore = 0
         self._rides = self._closing = False
         self.window.restart()
 
@@ -341,8 +346,18 @@ class EdgeSession:
         """Both ends must hold the same text when an answer ends."""
         if (finished.length, finished.digest) != (len(self.ids), self.digests.at(len(self.ids))):
             raise RemoteProtocolError("the answer ended on another text than was sent")
+        if finished.tokens != self.emitted:
+            raise RemoteProtocolError(
+                f"the answer ended with {finished.tokens} tokens, {self.emitted} were sent"
+            )
 
     # --- inside -----------------------------------------------------------------------------
+
+    def _check_room(self, tokens: int) -> None:
+        """An answer has no more tokens than were asked for."""
+        limit = self.request.max_tokens if self.request else 0
+        if self.emitted + tokens > limit:
+            raise RemoteProtocolError(f"an answer of more than the {limit} tokens asked for")
 
     def _bind(self) -> int:
         """The attach number of this connection's attempt: one more for every connection.
@@ -357,6 +372,7 @@ class EdgeSession:
         return self.n
 
     def _commit(self, tokens: Sequence[int], accepted: int, ack: Ack | None) -> Committed:
+        self._check_room(len(tokens))
         start, ahead = len(self.ids), self.window.ahead
         alive = self.window.commit(tokens)
         matched = next((i for i, t in enumerate(tokens) if ahead[i : i + 1] != [t]), len(tokens))
@@ -365,7 +381,9 @@ class EdgeSession:
         keep = FORGETTING**judged
         self.right = keep * self.right + matched
         self.judged = keep * self.judged + judged
-        self.restores_left = MAX_RESTORES
+        self._since_restore += len(tokens)
+        if self._since_restore >= RESTORE_PAYS:
+            self.restores_left = MAX_RESTORES
         return Committed(
             session=self,
             answer=self.answer,

@@ -9,6 +9,9 @@ import msgspec
 
 from outrider.protocol.errors import SettingError
 
+MIN_PENALTY = 0.01
+"""Smallest repetition penalty: logits divided by less overflow."""
+
 MAX_LOGIT_BIAS = 1024
 """Entries allowed in ``logit_bias``: more than any known client sends, few enough to bound work."""
 
@@ -54,7 +57,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         _check("top_k", self.top_k, 0, 2**31 - 1)
         _check("top_p", self.top_p, 0.0, 1.0, low_open=True)
         _check("min_p", self.min_p, 0.0, 1.0)
-        _check("repetition_penalty", self.repetition_penalty, 0.0, 100.0, low_open=True)
+        _check("repetition_penalty", self.repetition_penalty, MIN_PENALTY, 100.0)
         _check("repetition_window", self.repetition_window, -1, 2**31 - 1)
         _check("presence_penalty", self.presence_penalty, -100.0, 100.0)
         _check("frequency_penalty", self.frequency_penalty, -100.0, 100.0)

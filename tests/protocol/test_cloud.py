@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -68,7 +70,9 @@ class TestCloud:
 
     def test_long_verdicts_come_in_pieces(self, pair: ConnectionPair) -> None:
         session = opened(pair, 1)
-        pair.cloud_session(session).commit([i % 26 for i in range(1500)])
+        cloud = pair.cloud_session(session)
+        session.request = replace(session.request, max_tokens=2000)
+        cloud.commit([i % 26 for i in range(1500)])
         events = pair.settle()
         assert [len(e.tokens) for e in events if isinstance(e, Committed)] == [1024, 476]
 
