@@ -115,7 +115,7 @@ def chat(
     Example: outrider chat --cloud wss://gpu.example:8471 -md qwen2.5-coder
     """
     logs.configure(verbose)
-    _contradictions(ctx, raw=raw, system=system, stops=stop or [])
+    _contradictions(ctx, stop or [])
     from outrider.cli import prompt as prompts
     from outrider.cli.chat_loop import ChatSettings
     from outrider.cli.edge import EdgeOptions, load_edge

@@ -178,7 +178,7 @@ def read_key(options: EdgeOptions) -> str | None:
     if options.api_key and options.api_key_file:
         raise SettingError("--api-key and --api-key-file contradict each other: give one")
     if options.api_key_file is None:
-        return options.api_key
+        return _bare(options.api_key) if options.api_key else None
     file = options.api_key_file.expanduser()
     try:
         lines = file.read_text("utf-8").splitlines()
@@ -188,9 +188,14 @@ def read_key(options: EdgeOptions) -> str | None:
         raise SettingError(f"key file {file}: it is not a text file") from error
     for line in map(str.strip, lines):
         if line and not line.startswith("#"):
-            name, colon, key = line.partition(":")
-            return key.strip() if colon else name
+            return _bare(line)
     raise SettingError(f"key file {file}: there is no key in it")
+
+
+def _bare(text: str) -> str:
+    """A key without the name that may stand before it, as it does in the cloud's key file."""
+    name, colon, key = text.partition(":")
+    return key.strip() if colon else name
 
 
 def tls_context(options: EdgeOptions) -> ssl.SSLContext | None:

@@ -99,7 +99,7 @@ def run(
     Example: outrider run --cloud ws://127.0.0.1:8471 "And it came to pass" -n 64
     """
     logs.configure(verbose)
-    _contradictions(ctx, raw=raw, system=system, stops=stop or [])
+    _contradictions(ctx, stop or [])
     from outrider.cli import prompt as prompts
     from outrider.cli.edge import EdgeOptions, load_edge
     from outrider.protocol.decoding.sampling import Sampling
@@ -152,10 +152,8 @@ def run(
     _finish(edge, request, model, as_json=json)
 
 
-def _contradictions(ctx: typer.Context, *, raw: bool, system: str | None, stops: list[str]) -> None:
+def _contradictions(ctx: typer.Context, stops: list[str]) -> None:
     """Flags that cannot both be meant. The environment and the file may hold what is not used."""
-    if raw and system is not None:
-        raise SettingError("--raw and --system contradict each other: raw text has no messages")
     if any(not stop for stop in stops):
         raise SettingError("--stop is empty; it must be at least one character")
     typed = given_as_flag(
@@ -165,12 +163,6 @@ def _contradictions(ctx: typer.Context, *, raw: bool, system: str | None, stops:
         if typed[1:] == ["--draft-max"] and ctx.params["draft_max"] == 0:
             return
         raise SettingError(f"--draft off and {typed[1]} contradict each other")
-    both = given_as_flag(ctx, "api_key", "api_key_file")
-    if len(both) == 2:
-        raise SettingError("--api-key and --api-key-file contradict each other: give one")
-    pins = given_as_flag(ctx, "tls_fingerprint", "tls_ca")
-    if len(pins) == 2:
-        raise SettingError("--tls-fingerprint and --tls-ca contradict each other: give one")
 
 
 def _finish(edge: Any, request: Any, model: str | None, *, as_json: bool) -> None:

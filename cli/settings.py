@@ -21,10 +21,10 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from outrider.cli import origins
 from outrider.cli.exits import PipeClosedError
 from outrider.protocol.errors import SettingError
 
-PREFIX = "OUTRIDER"
 NOT_IN_FILE = frozenset({"config", "help", "version"})
 
 ALIASES = {
@@ -69,8 +69,15 @@ class Command(TyperCommand):
             param.show_envvar = False  # the end of the help says how all of them are called
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        ctx.auto_envvar_prefix = PREFIX
-        return super().parse_args(ctx, _modern(args, self))
+        ctx.auto_envvar_prefix = origins.PREFIX
+        try:
+            rest: list[str] = super().parse_args(ctx, _modern(args, self))
+        except typer.BadParameter as error:
+            origins.blame(ctx, error)
+            raise
+        if not ctx.resilient_parsing:
+            origins.settle(ctx)
+        return rest
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -78,6 +85,12 @@ class Command(TyperCommand):
         except BrokenPipeError as error:
             # Typer has a status of its own for this, and we another.
             raise PipeClosedError("the reader of the output is gone") from error
+        except typer.BadParameter as error:
+            origins.blame(ctx, error)
+            raise
+        except SettingError as error:
+            origins.blame_setting(ctx, error)
+            raise
 
 
 def config_callback(ctx: typer.Context, value: Path | None) -> Path | None:
@@ -88,7 +101,10 @@ def config_callback(ctx: typer.Context, value: Path | None) -> Path | None:
     values: dict[str, Any] = {}
     if file is not None:
         values = values_for(file, ctx.command, _path(ctx), root=ctx.find_root().command)
-    values.update(_lists_from_environment(ctx.command))
+        origins.of_file(ctx, file, list(values))
+    lists = _lists_from_environment(ctx.command)
+    origins.of_environment(ctx, list(lists))
+    values.update(lists)
     ctx.default_map = values
     return value
 
@@ -199,7 +215,7 @@ def _lists_from_environment(command: Any) -> dict[str, list[str]]:
     """Flags that may be repeated: one value a line, for a stop text may contain spaces."""
     found = {}
     for param in command.params:
-        text = os.environ.get(f"{PREFIX}_{param.name.upper()}")
+        text = os.environ.get(f"{origins.PREFIX}_{param.name.upper()}")
         if param.param_type_name == "option" and param.multiple and text:
             found[param.name] = text.splitlines()
     return found

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from outrider.cli import settings
+from outrider.cli import exits, settings
+from outrider.cli.edge import EdgeOptions, read_key
 from outrider.cli.main import app
 from outrider.protocol.errors import SettingError
 
@@ -139,6 +140,86 @@ def test_names_from_other_programs(seen) -> None:
 def test_flags_without_a_counterpart_say_what_to_do(seen, flag: str) -> None:
     with pytest.raises(SettingError, match="is not a flag here"):
         seen(flag, "1")
+
+
+@pytest.mark.parametrize(
+    ("near", "far"),
+    [
+        ("api-key", "api-key-file"),
+        ("api-key-file", "api-key"),
+        ("tls-ca", "tls-fingerprint"),
+        ("system", "raw"),
+        ("raw", "system"),
+    ],
+)
+def test_of_two_that_exclude_each_other_the_nearer_counts(
+    seen, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, near: str, far: str
+) -> None:
+    def value(name: str) -> str:
+        return "true" if name == "raw" else '"x"'
+
+    file = tmp_path / "settings.toml"
+    file.write_text(f"{far} = {value(far)}")
+    one, other = near.replace("-", "_"), far.replace("-", "_")
+    flag = [f"--{near}"] if near == "raw" else [f"--{near}", "y"]
+    found = seen("--config", str(file), *flag)
+    assert str(found[one]) == ("True" if near == "raw" else "y")
+    assert not found[other]
+    monkeypatch.setenv(f"OUTRIDER_{one.upper()}", "true" if near == "raw" else "z")
+    assert not seen("--config", str(file))[other]
+    file.write_text(f"{far} = {value(far)}\n{near} = {value(near)}")
+    assert seen("--config", str(file), *flag)[one]
+    monkeypatch.delenv(f"OUTRIDER_{one.upper()}")
+    with pytest.raises(SettingError, match="contradict each other") as raised:
+        seen("--config", str(file))
+    assert f"'{near}' in {file}" in str(raised.value)
+    assert f"'{far}' in {file}" in str(raised.value)
+
+
+def test_from_the_environment_both(seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTRIDER_API_KEY", "a")
+    monkeypatch.setenv("OUTRIDER_API_KEY_FILE", "b")
+    with pytest.raises(SettingError, match="OUTRIDER_API_KEY, and OUTRIDER_API_KEY_FILE"):
+        seen()
+    assert seen("--api-key", "c")["api_key_file"] is None
+
+
+@pytest.mark.parametrize("given", ["k-1", "name:k-1", "name: k-1"])
+def test_a_key_may_have_its_name_before_it(tmp_path: Path, given: str) -> None:
+    file = tmp_path / "keys.txt"
+    file.write_text(f"# comment\n{given}\n")
+    assert read_key(EdgeOptions(cloud="", api_key=given)) == "k-1"
+    assert read_key(EdgeOptions(cloud="", api_key_file=file)) == "k-1"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temp", "hot"),
+        ("temp", "-1"),
+        ("temp", "1000"),
+        ("draft-max", "99"),
+        ("policy", "none"),
+        ("top-p", "7"),
+        ("repeat-penalty", "0"),
+        ("logit-bias", "much"),
+        ("cloud", "http://x"),
+        ("api-key-file", "/nonexistent"),
+    ],
+)
+def test_a_bad_value_is_blamed_on_its_source(
+    invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, value: str
+) -> None:
+    flag = ["run", "x", "--draft", "off"]
+    file = tmp_path / "settings.toml"
+    file.write_text(f'{name} = "{value}"')
+    result = invoke(*flag, "--config", file)
+    assert (result.status, f"'{name}' in {file}" in result.err) == (exits.USAGE, True), result.err
+    variable = f"OUTRIDER_{name.upper().replace('-', '_')}"
+    monkeypatch.setenv(variable, value)
+    result = invoke(*flag)
+    assert (result.status, variable in result.err) == (exits.USAGE, True), result.err
+    assert "Value error" not in result.err
 
 
 def test_a_secret_is_never_echoed(invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
