@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from typing import Annotated
@@ -23,6 +24,9 @@ from outrider.cli.run import run
 from outrider.cli.serve import serve
 from outrider.cli.settings import Command
 from outrider.protocol.errors import OutriderError
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+"""What a write fails with when there is no place for it: nobody's bug."""
 
 _CONTEXT = {"help_option_names": ["--help", "-h"]}
 
@@ -86,6 +90,8 @@ def main(args: list[str] | None = None) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         status = _pipe_closed()
+    except OSError as error:
+        status = _cannot_write(error)
     sys.exit(status)
 
 
@@ -111,6 +117,8 @@ def _status(args: list[str]) -> int:
         print(file=sys.stderr)
         return exits.INTERRUPTED
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
+            return _cannot_write(error)
         _complain(f"{type(error).__name__}: {error}")
         if not logs.verbose():
             print("this is a bug; --verbose shows where", file=sys.stderr)
@@ -139,11 +147,23 @@ def _usage(error: BaseException) -> int:
     return exits.USAGE
 
 
+def _cannot_write(error: OSError) -> int:
+    """The output goes nowhere: the disk is full, say."""
+    _complain(f"cannot write the output: {error.strerror or error}")
+    _discard()
+    return exits.FAILED
+
+
 def _pipe_closed() -> int:
     """Whoever read the output has gone, as ``head`` does: nothing to say, nowhere to say it."""
+    _discard()
+    return exits.PIPE_CLOSED
+
+
+def _discard() -> None:
+    """What is still to be written is not written anywhere."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return exits.PIPE_CLOSED
 
 
 if __name__ == "__main__":

@@ -152,6 +152,14 @@ def test_an_unforeseen_error_is_one_line(invoke, monkeypatch: pytest.MonkeyPatch
     assert result.err == "error: ZeroDivisionError: oh\nthis is a bug; --verbose shows where\n"
 
 
+@pytest.mark.parametrize("args", [["version"], ["version", "--json"], ["run", "--help"]])
+def test_a_full_disk_is_nobodys_bug(args: list[str]) -> None:
+    shell = ["sh", "-c", 'exec "$@" > /dev/full', "sh", sys.executable, "-m", "outrider.cli.main"]
+    done = subprocess.run([*shell, *args], capture_output=True, text=True, check=False)
+    assert done.returncode == exits.FAILED
+    assert done.stderr == "error: cannot write the output: No space left on device\n"
+
+
 def test_benchmarks_that_lack_a_library_name_the_extra(
     invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
