@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from outrider.protocol.errors import BackendError
+from outrider.runtime.extras import hint
 
 SHOWN = ("cloud", "cloud + n-gram", "lockstep", "co-located", "published", "streaming", "adaptive")
 """Groups and strategies with a bar or a line each; of a group, its best row."""
@@ -83,4 +84,4 @@ def _pyplot() -> Any:
         matplotlib.use("agg")
         return importlib.import_module("matplotlib.pyplot")
     except ImportError as error:
-        raise BackendError("a plot needs matplotlib: pip install 'outrider[bench]'") from error
+        raise BackendError(f"a plot needs matplotlib: {hint('bench')}") from error

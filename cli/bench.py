@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from outrider.protocol.errors import BackendError
+from outrider.runtime.extras import hint
 
 
 class LazyBench(TyperGroup):
@@ -25,7 +26,5 @@ def _load() -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("outrider."):
             raise BackendError(f"this installation has no benchmarks ({error.name})") from error
-        raise BackendError(
-            f"the benchmarks need {error.name}: pip install 'outrider[all]'"
-        ) from error
+        raise BackendError(f"the benchmarks need {error.name}: {hint('all')}") from error
     return typer.main.get_command(benchmarks)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 from outrider.cloud_server.targets.base import Target
-from outrider.protocol.errors import SettingError
+from outrider.protocol.errors import BackendError, SettingError
+from outrider.runtime.extras import hint
 
 BACKENDS = ("auto", "transformers", "llama")
 
@@ -81,6 +83,11 @@ def _load_llama(
     if device not in (None, "cpu"):
         raise SettingError(
             f"device {device} is for the transformers backend; a GGUF target runs on cpu"
+        )
+    if importlib.util.find_spec("llama_cpp") is None:
+        raise BackendError(
+            f"{model} needs llama.cpp, which is not installed: {hint('cloud-llama')}, or give a "
+            "model folder or hub id and use the transformers backend"
         )
     from outrider.cloud_server.targets.llama_cpp import LlamaTarget
     from outrider.runtime.lm.memory import DEFAULT_CTX

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from outrider.protocol.errors import BackendError
+from outrider.runtime.extras import hint
 
 if TYPE_CHECKING:
     import torch
@@ -52,7 +53,8 @@ def require() -> None:
         importlib.import_module("transformers")
     except ImportError as error:
         raise BackendError(
-            f"the transformers backend needs {error.name or 'torch'}: pip install 'outrider[cloud]'"
+            f"the transformers backend needs {error.name or 'torch'}: {hint('cloud')}, "
+            "or serve a .gguf file on llama.cpp"
         ) from error
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from outrider.runtime.doctor import child
 from outrider.runtime.doctor.check import Check, ok, problem, warning
+from outrider.runtime.extras import hint
 
 _PROBE = """
 import importlib, json, sys
@@ -90,7 +91,7 @@ def check_libraries(needed: str | None = None) -> Iterator[Check]:
         yield problem(
             "drafter backends",
             "no library here can run a drafter",
-            "pip install 'outrider[edge]' (wheels only) or 'outrider[edge-llama]' (compiles)",
+            f"{hint('edge')} (wheels only), or '.[edge-llama]' (compiles)",
         )
     for library in OTHERS:
         yield check_library(library, required=library.package == "tokenizers")
@@ -98,7 +99,7 @@ def check_libraries(needed: str | None = None) -> Iterator[Check]:
 
 def check_library(library: Library, *, required: bool = False) -> Check:
     """One library: its version against what is known, then an import in a child."""
-    name, install = library.package, f"pip install 'outrider[{library.extra}]'"
+    name, install = library.package, hint(library.extra)
     version = version_of(library.package)
     if version is None:
         if required:

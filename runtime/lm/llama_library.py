@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from outrider.protocol.errors import BackendError
+from outrider.runtime.extras import hint
 
-EXTRA = "outrider[edge-llama]"
 _WARNING, _ERROR, _CONTINUES = 3, 4, 5  # ggml's log levels
 _MAGIC = b"GGUF"
 _complaints: collections.deque[str] = collections.deque(maxlen=12)
@@ -39,12 +39,13 @@ def library() -> Any:
         import llama_cpp.llama_cpp as api
     except ImportError as error:
         raise BackendError(
-            f"llama.cpp is not installed ({error}); pip install '{EXTRA}', or use the ONNX backend"
+            f"llama.cpp is not installed ({error}): {hint('edge-llama')}, or use the ONNX backend"
         ) from error
     except (OSError, RuntimeError) as error:
         raise BackendError(
             f"llama-cpp-python is installed but its library does not load here ({error}); "
-            f"build it again on this machine: pip install --no-binary :all: '{EXTRA}'"
+            "build it again on this machine: pip install --force-reinstall --no-cache-dir "
+            "--no-binary llama-cpp-python llama-cpp-python"
         ) from error
     api.llama_log_set(_log_callback(api), ctypes.c_void_p(0))
     api.llama_backend_init()

@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outrider.protocol.errors import BackendError, SettingError
+from outrider.runtime.extras import hint
 from outrider.runtime.lm.base import ListedLM, Rows, check_feed
 
-EXTRA = "outrider[edge]"
 MODEL_FILE = "model.onnx"
 FACTS_FILE = "outrider_onnx.json"
 KNOWN_BAD = ("1.21.",)
@@ -209,9 +209,7 @@ def _runtime() -> Any:
     try:
         import onnxruntime
     except ImportError as error:
-        raise BackendError(
-            f"ONNX Runtime is not installed ({error}); pip install '{EXTRA}'"
-        ) from error
+        raise BackendError(f"ONNX Runtime is not installed ({error}): {hint('edge')}") from error
     return onnxruntime
 
 

@@ -49,7 +49,7 @@ def test_options_that_contradict(model, settings, says):
 
 def test_missing_libraries(toy, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(BackendError, match=r"outrider\[cloud\]"):
+    with pytest.raises(BackendError, match=r"\.\[cloud\]"):
         load_target(str(toy))
 
 

@@ -161,5 +161,5 @@ def test_missing_library(twins, monkeypatch):
 
     getattr(llama_library.library, "cache_clear", lambda: None)()
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
-    with pytest.raises(BackendError, match=r"outrider\[.*llama"):
+    with pytest.raises(BackendError, match=r"\.\[.*llama"):
         LlamaTarget.load(twins[1])

@@ -88,7 +88,7 @@ def test_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libraries, "version_of", lambda _package: None)
     assert check_library(STUB).state == "ok"
     needed = check_library(STUB, required=True)
-    assert (needed.state, needed.do) == ("problem", "pip install 'outrider[edge]'")
+    assert (needed.state, needed.do) == ("problem", "pip install '.[edge]' in Outrider's folder")
     names = [check.name for check in libraries.check_libraries() if check.state == "problem"]
     assert names == ["drafter backends", "tokenizers"]
 

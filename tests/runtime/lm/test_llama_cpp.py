@@ -295,7 +295,7 @@ def test_a_missing_library_names_the_extra(
     for name in [n for n in sys.modules if n.split(".")[0] == "llama_cpp"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
-    with pytest.raises(BackendError, match=r"outrider\[edge-llama\]"):
+    with pytest.raises(BackendError, match=r"\.\[edge-llama\]"):
         LlamaModel.load(drafter_gguf)
 
 

@@ -146,7 +146,7 @@ def test_settings_out_of_range(folder: Path, setting: dict[str, Any]) -> None:
 def test_a_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     backend._runtime.cache_clear()
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(BackendError, match=r"outrider\[edge\]"):
+    with pytest.raises(BackendError, match=r"\.\[edge\]"):
         OnnxLM.load(folder)
 
 
