@@ -86,7 +86,7 @@ def demo(
     Example: outrider demo --temp 1 --seed 7
     """
     logs.configure(verbose)
-    from outrider.cli.edge import EdgeOptions, load_edge
+    from outrider.cli.edge import SECOND_CHOICE, EdgeOptions, load_edge
     from outrider.cli.prompt import fresh_seed
     from outrider.protocol.decoding.sampling import Sampling
 
@@ -109,6 +109,8 @@ def demo(
             reconnect=0.0,  # a child that is gone does not come back
         )
     )
+    if edge.drafter_name and SECOND_CHOICE in edge.drafter_name and sys.stderr.isatty():
+        logs.note(f"drafting with {edge.drafter_name}")
     with _termination():
         _play(plan, edge, model, backend, verbose=verbose)
 

@@ -34,6 +34,10 @@ DEFAULT_LENGTH = 6
 """Draft length of the fixed policy: with acceptance about 0.7 the longest that still pays."""
 
 
+SECOND_CHOICE = "not installed"
+"""In what is said of the drafter: another backend would have been taken, but is not there."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeOptions:
     """Where the cloud is and how to draft for it. ``draft_max`` 0: not at all; None: as usual."""
@@ -78,10 +82,11 @@ def load_edge(options: EdgeOptions) -> Edge:
         SettingError: settings that contradict each other. BackendError: a file does not load.
     """
     policy = make_policy(options)  # complains before anything is loaded
+    _check_cloud(options)  # so does this
     if options.offline and options.draft_max == 0:
         raise SettingError("--offline local needs a drafter: leave --draft off out")
     if options.draft_max != 0:
-        # So does this, also where the model needs more memory than there is.
+        # And this, also where the model needs more memory than there is.
         check_memory(options.pack, options.ctx_size, backend=options.drafter_backend)
     tokenizer = load_tokenizer(options.pack)
     for warning in tokenizer.warnings:
@@ -91,12 +96,24 @@ def load_edge(options: EdgeOptions) -> Edge:
     loaded = load_lm(
         options.pack, options.drafter_backend, n_ctx=options.ctx_size, threads=options.threads
     )
-    if logs.verbose() or "not installed" in loaded.note:
+    if logs.verbose():
         logs.note(f"drafter on {loaded.note}")
     drafter = Drafter(loaded.lm, tokenizer.size, tokenizer.eos)
-    name = f"{loaded.path.name} ({loaded.backend})"
+    how = loaded.note if SECOND_CHOICE in loaded.note else loaded.backend
+    name = f"{loaded.path.name} ({how})"
     mode = f"drafting with {name}, {policy.about}"
     return Edge(tokenizer, drafter, name, mode, options)
+
+
+def _check_cloud(options: EdgeOptions) -> None:
+    """Whatever can be said of address, key and certificate without trying."""
+    key, context = read_key(options), tls_context(options)
+    if options.cloud:  # the demonstration has none yet
+        from outrider.runtime.net.client import check
+
+        check(options.cloud, key, context)
+    with decision_log(options):  # it can be written
+        pass
 
 
 def make_policy(options: EdgeOptions) -> Policy:
@@ -255,6 +272,15 @@ def _unshown(tokenizer: Tokenizer, session: EdgeSession, parts: list[str]) -> st
     whole = b"".join(map(tokenizer.token_bytes, ids)).decode("utf-8", "ignore")
     shown = "".join(parts)
     return whole[len(shown) :] if whole.startswith(shown) else ""
+
+
+def undrafted(answer: Answer, policy: Policy) -> str:
+    """Why nothing was drafted for an answer, although there is a drafter."""
+    if answer.degraded:
+        return answer.degraded
+    if policy.reason.startswith(("streaming", "lockstep", "trying", "nothing measured", "fixed")):
+        return "the answer ended before a guess was ready, or none was probable enough"
+    return policy.reason
 
 
 def _broken_off(

@@ -94,7 +94,8 @@ def run(
     """Answer one prompt.
 
     The drafter here guesses, the target in the cloud verifies: the text is
-    exactly the target's. Only the text goes to standard output.
+    exactly the target's. Only the text goes to standard output; its figures
+    follow on standard error, at a terminal or with --verbose.
 
     Example: outrider run --cloud ws://127.0.0.1:8471 "And it came to pass" -n 64
     """
@@ -170,11 +171,13 @@ def _finish(edge: Any, request: Any, model: str | None, *, as_json: bool) -> Non
     import asyncio
 
     from outrider.cli import report
-    from outrider.cli.edge import answer, connected
+    from outrider.cli.edge import answer, connected, make_policy, undrafted
     from outrider.cli.unverified import offline_screen
 
+    policy = make_policy(edge.options)
+
     async def work(screen: Any) -> tuple[Any, OutriderError | None, str | None]:
-        async with connected(edge, model=model) as client:
+        async with connected(edge, model=model, policy=policy) as client:
             if logs.verbose():
                 welcome = client.machine.welcome
                 target = welcome.model if welcome else "not reached yet"
@@ -186,14 +189,19 @@ def _finish(edge: Any, request: Any, model: str | None, *, as_json: bool) -> Non
     with offline_screen(as_json=as_json, offline=edge.options.offline) as screen:
         result, error, target = asyncio.run(work(screen))
         screen.end(result)
+    mode, reason = edge.mode, policy.reason if edge.drafter is not None else None
+    if edge.drafter is not None and not result.drafted:
+        reason = undrafted(result, policy)
+        mode = f"did not draft: {reason}"
     if as_json:
         said = None if error is None else str(error)
-        extra = {"drafter": edge.drafter_name, "target": target, "mode": edge.mode, "error": said}
+        extra = {"drafter": edge.drafter_name, "target": target, "mode": mode, "reason": reason}
+        extra["error"] = said
         if edge.options.offline:
             extra |= report.unverified(result)
         report.print_json(report.figures(result) | extra)
     if (sys.stderr.isatty() or logs.verbose()) and not as_json:
-        print(report.summary(result, edge.mode), file=sys.stderr)
+        print(report.summary(result, mode), file=sys.stderr)
     if error is None and result.reason == "unverified":
         error = WorkFailedError(
             f"the link did not come back: {result.unverified_tokens} tokens are not verified"

@@ -17,7 +17,7 @@ from outrider.runtime.net.keys import check_key
 from outrider.runtime.net.link import MAX_FRAME, Link, MeteredConnection, Peer, Tuning
 from outrider.runtime.net.tls import client_context
 
-__all__ = ["Link", "connect"]
+__all__ = ["Link", "check", "connect"]
 
 _log = logging.getLogger("outrider.net.client")
 
@@ -77,6 +77,15 @@ async def connect(
         link.abort()
         raise wrong_subprotocol(address)
     return link
+
+
+def check(url: str, key: str | None, context: ssl.SSLContext | None) -> None:
+    """Refuse what :func:`connect` would refuse without trying.
+
+    Raises:
+        SettingError: no address, a key that cannot be sent or would be seen, no TLS to check.
+    """
+    _check(parse(url), key, context)
 
 
 def _check(address: Address, key: str | None, context: ssl.SSLContext | None) -> None:

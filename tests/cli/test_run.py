@@ -14,10 +14,11 @@ from outrider.cli import exits
 
 PROMPT = "And it came to pass in those days, that the king of"
 KEYS = {
-    "text", "tokens", "token_ids", "prompt_tokens", "finish_reason", "seed", "acceptance_rate",
-    "mean_acceptance_length", "tokens_per_second", "decode_tokens_per_second", "ttft_s",
+    "text", "tokens", "token_ids", "prompt_ids", "prompt_tokens", "finish_reason", "seed",
+    "acceptance_rate", "mean_acceptance_length", "tokens_per_second", "decode_tokens_per_second",
+    "ttft_s",
     "bytes_up_per_token", "bytes_down_per_token", "target_passes_per_token", "drafted", "accepted",
-    "frames", "rtt_ms", "drafter", "target", "mode", "degraded", "error",
+    "frames", "rtt_ms", "drafter", "target", "mode", "reason", "degraded", "error",
 }  # fmt: skip
 
 
@@ -176,9 +177,60 @@ def test_onnx_instead_of_llama_is_said(invoke, cloud, monkeypatch: pytest.Monkey
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "llama_cpp" else find(name)
     )
-    result = invoke("run", PROMPT, "--cloud", cloud.url, "-n", "2")
-    assert result.status == exits.DONE
-    assert "note: drafter on onnx: llama.cpp is not installed" in result.err
+    common = ["run", PROMPT, "--cloud", cloud.url, "-n", "12", "--policy", "fixed"]
+    said = "drafting with model.onnx (onnx: llama.cpp is not installed), "
+    quiet = invoke(*common)
+    assert (quiet.status, quiet.err) == (exits.DONE, "")  # not on every answer
+    assert said in invoke(*common, "--verbose").err
+    found = invoke(*common, "--json").json
+    assert found["mode"].startswith(said)
+    assert found["drafter"] == "model.onnx (onnx: llama.cpp is not installed)"
+
+
+def test_why_nothing_was_drafted(run, invoke, cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    from outrider.edge_client.adaptive import Adaptive
+    from outrider.edge_client.policy import Plan
+
+    assert run("-n", "12", "--policy", "fixed")["reason"] == "fixed"
+    assert run("-n", "12", "--draft", "off")["reason"] is None
+    early = run("-n", "1", "--policy", "fixed")
+    if not early["drafted"]:
+        assert early["mode"].startswith("did not draft: the answer ended before a guess")
+
+    def never(self: Adaptive, _: object) -> Plan:
+        self.reason = "the link is too slow"
+        return Plan(0, 0)
+
+    monkeypatch.setattr(Adaptive, "plan", never)
+    found = run("-n", "4")
+    assert (found["drafted"], found["reason"]) == (0, "the link is too slow")
+    assert found["mode"] == "did not draft: the link is too slow"
+    figures = invoke("run", PROMPT, "--cloud", cloud.url, "-n", "4", "--verbose").err
+    assert "| did not draft: the link is too slow\n" in figures
+
+
+def test_settings_are_checked_before_anything_is_loaded(
+    invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from outrider.cli import edge
+
+    def load(*_: object, **__: object) -> None:
+        raise AssertionError("loaded")
+
+    monkeypatch.setattr(edge, "load_lm", load)
+    monkeypatch.setattr(edge, "load_tokenizer", load)
+    for args, words in (
+        (["--cloud", "http://x"], "ws://"),
+        (["--cloud", "wss://x", "--tls-fingerprint", "abc"], "fingerprint"),
+        (["--cloud", "wss://x", "--tls-ca", "/nonexistent"], "/nonexistent"),
+        (["--tls-fingerprint", "0" * 64], "not encrypted"),
+        (["--api-key-file", "/nonexistent"], "/nonexistent"),
+        (["--api-key", "two words"], "key: expected"),
+        (["--cloud", "ws://10.0.0.1:9", "--api-key", "k"], "would show the key"),
+        (["--decision-log", str(tmp_path)], "--decision-log"),
+    ):
+        result = invoke("run", "x", *args)
+        assert (result.status, words in result.err) == (exits.USAGE, True), result.err
 
 
 # --- the tokenizers of both ends ------------------------------------------------------------
