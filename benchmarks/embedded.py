@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import subprocess
 import sys
@@ -31,10 +32,11 @@ def prompts(domain: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Cloud:
-    """A running verifier: its address, and what it wrote down of its passes."""
+    """A running verifier: its address, what it wrote down of its passes, what runs its target."""
 
     url: str
     report: Path
+    backend: str
 
     def passes(self) -> list[dict[str, Any]]:
         """The passes so far: ``seconds`` and ``rows`` of (committed length, decisions wanted)."""
@@ -42,17 +44,33 @@ class Cloud:
         return [json.loads(line) for line in lines]
 
 
+def default_backend() -> str:
+    """What runs the target: transformers, or llama.cpp where only that is installed."""
+
+    def installed(*modules: str) -> bool:
+        return all(importlib.util.find_spec(module) is not None for module in modules)
+
+    return (
+        "llama"
+        if installed("llama_cpp") and not installed("torch", "transformers")
+        else "transformers"
+    )
+
+
 @contextlib.contextmanager
 def cloud(
-    step_ms: float = 0.0, backend: str = "transformers", lookup: int | None = None
+    step_ms: float = 0.0, backend: str | None = None, lookup: int | None = None
 ) -> Iterator[Cloud]:
     """A verifier process with the embedded target, ended when the block is left.
+
+    ``backend``: what runs the target; None: :func:`default_backend`.
 
     ``lookup``: how many guesses it adds of its own; None: the default.
 
     Raises:
         BackendError: it did not start.
     """
+    backend = backend or default_backend()
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "passes.jsonl"
         model = models() / "target"
@@ -74,8 +92,8 @@ def cloud(
             url = process.stdout.readline().strip()
             if not url:
                 _, errors = process.communicate(timeout=10)
-                raise BackendError(f"the verifier did not start: {errors.strip()[-2000:]}")
-            yield Cloud(url, report)
+                raise BackendError(f"the verifier did not start: {_said(errors)}")
+            yield Cloud(url, report, backend)
         finally:
             if process.stdin is not None:
                 process.stdin.close()
@@ -84,3 +102,11 @@ def cloud(
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def _said(errors: str) -> str:
+    """Its own line about what is wrong, else the end of whatever it wrote."""
+    lines = errors.strip().splitlines()
+    if lines and lines[-1].startswith("error: "):
+        return lines[-1].removeprefix("error: ")
+    return errors.strip()[-2000:]

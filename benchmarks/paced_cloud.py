@@ -18,6 +18,7 @@ from outrider.cloud_server.driver import ServiceSettings, Verifier
 from outrider.cloud_server.planner import EngineSettings
 from outrider.cloud_server.targets.base import Row
 from outrider.cloud_server.targets.factory import load_target
+from outrider.protocol.errors import OutriderError
 from outrider.runtime.text.tokenizer import load_tokenizer
 from outrider.simulator.paced import PacedTarget
 
@@ -49,7 +50,10 @@ def main() -> None:
     parser.add_argument("--report", type=Path, required=True)
     parser.add_argument("--lookup", type=int, default=EngineSettings().lookup)
     args = parser.parse_args()
-    asyncio.run(serve(args.model, args.backend, args.step_ms / 1000, args.report, args.lookup))
+    try:
+        asyncio.run(serve(args.model, args.backend, args.step_ms / 1000, args.report, args.lookup))
+    except OutriderError as error:
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

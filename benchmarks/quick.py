@@ -76,6 +76,7 @@ async def quick(
         drafter.close()
     return {
         "drafter": f"{loaded.lm.name} ({loaded.backend})",
+        "target": f"embedded ({paced.backend})",
         "draft_max": draft_max,
         "paced_ms": STEP_MS,
         "round_overhead_ms_p50": statistics.median(overhead) * 1e3,
