@@ -7,6 +7,7 @@ import importlib
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from outrider.protocol.errors import BackendError
 from outrider.runtime.extras import hint
+from outrider.runtime.hub.remote import quiet
 
 if TYPE_CHECKING:
     import torch
@@ -144,6 +146,11 @@ def _locate(model: str) -> bool:
     return False
 
 
+def one_line(error: BaseException) -> str:
+    """What an error says, whole words of it, however long."""
+    return textwrap.shorten(str(error), 1000, placeholder=" ...")
+
+
 @contextlib.contextmanager
 def _explained(model: str, what: str) -> Iterator[None]:
     """Turn whatever loading raises (there are many kinds) into one line about ``model``."""
@@ -152,20 +159,20 @@ def _explained(model: str, what: str) -> Iterator[None]:
     except BackendError:
         raise
     except Exception as error:
-        text = " ".join(str(error).split())
-        raise BackendError(f"{model}: cannot load {what}: {text[:300]}") from error
+        raise BackendError(f"{model}: cannot load {what}: {one_line(error)}") from error
 
 
 def _config(model: str, local: bool) -> Any:
     from transformers import AutoConfig
 
     if not local:
+        quiet()
         try:
             return AutoConfig.from_pretrained(model)
         except Exception as error:
             raise BackendError(
                 f"{model} is no folder here and cannot be fetched from the hub "
-                f"({' '.join(str(error).split())[:200]}); check the spelling and the network, "
+                f"({one_line(error)}); check the spelling and the network, "
                 "or give a folder"
             ) from error
     try:

@@ -145,7 +145,7 @@ class TransformersTarget(Target):
                 self._caches[row.slot] = None
             if isinstance(error, BackendError):
                 raise
-            text = " ".join(str(error).split())[:300]
+            text = hf_load.one_line(error)
             raise BackendError(f"{self.info.name}: the forward pass failed: {text}") from error
 
     def _feed(self, row: Row) -> Tensor:
@@ -219,7 +219,7 @@ class TransformersTarget(Target):
         except BackendError:
             raise
         except Exception as error:
-            text = " ".join(str(error).split())[:300]
+            text = hf_load.one_line(error)
             raise BackendError(f"{self._where}: a first forward pass failed: {text}") from error
         self._check_width(whole)
         if not bool(whole.isfinite().all()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +42,7 @@ def list_files(repo: str, revision: str = "main") -> dict[str, RemoteFile]:
     """
     from huggingface_hub import HfApi
 
+    quiet()
     with errors(repo):
         info: Any = HfApi().model_info(
             repo, revision=revision, files_metadata=True, timeout=TIMEOUT
@@ -54,6 +56,11 @@ def list_files(repo: str, revision: str = "main") -> dict[str, RemoteFile]:
                 repo, info.sha, entry.rfilename, int(entry.size or 0), etag, sha256
             )
     return found
+
+
+def quiet() -> None:
+    """Keep the library's log of its own retries off: what fails in the end is said by us."""
+    logging.getLogger("huggingface_hub.utils._http").setLevel(logging.ERROR)
 
 
 @contextlib.contextmanager

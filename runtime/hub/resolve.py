@@ -42,7 +42,7 @@ def resolve_target(name: str) -> str:
     is given back as it came: transformers loads such folders, and gets them itself.
 
     Raises:
-        SettingError, BackendError: as :func:`resolve`, for an alias or a quantization.
+        SettingError, BackendError: as :func:`resolve`; the latter for an alias or a quantization.
     """
     if is_path(name):
         return name
@@ -52,7 +52,9 @@ def resolve_target(name: str) -> str:
     try:
         (model,) = parse(name)
     except SettingError:
-        return name  # the oldest models on the hub have no owner in their names
+        if repo_folder(name).is_dir():
+            return name  # the oldest models on the hub had no owner in their names
+        raise
     return str(find_local(model) or name)
 
 

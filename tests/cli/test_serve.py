@@ -63,3 +63,10 @@ def test_more_than_the_default_context_must_be_asked_for(
     about = _check_gguf(models / "target" / "target-f16.gguf", 0, 2)
     assert "cache of 2 x 512 ids" in about
     assert about.endswith("the model would allow 2048 ids: --ctx-size")
+
+
+def test_a_name_that_is_none_is_told_at_once(invoke) -> None:
+    result = invoke("cloud", "serve", "--model", "nowhere", "--port", "0")
+    assert result.status == exits.USAGE
+    assert "'nowhere' is no name on the hub: give owner/repo" in result.err
+    assert result.err.count("\n") == 1

@@ -178,3 +178,11 @@ def test_broken_numbers(toy_copy):
 def test_smaller_context_and_a_name(toy):
     info = TransformersTarget.load(str(toy), n_ctx=16, slots=2, name="mine").info
     assert (info.n_ctx, info.slots, info.name) == (16, 2, "mine")
+
+
+def test_a_long_error_is_not_cut_in_mid_word():
+    from outrider.cloud_server.targets.hf_load import one_line
+
+    text = "Cannot reach https://hub.example/a.b/c. Then\nmore. " + "word " * 300
+    assert one_line(OSError(text)).startswith("Cannot reach https://hub.example/a.b/c. Then more. ")
+    assert one_line(OSError(text)).endswith("word ...")
