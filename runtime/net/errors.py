@@ -40,6 +40,10 @@ _BROKEN = frozenset(
 # A status that a gateway gives while the server behind it starts or is overloaded.
 _PASSING = frozenset({408, 425, 429, 500, 502, 504})
 
+# X509_V_ERR_HOSTNAME_MISMATCH and _IP_ADDRESS_MISMATCH: another authority would not help.
+_WRONG_IP = 64
+_WRONG_NAME = frozenset({62, _WRONG_IP})
+
 
 class LinkBusyError(LinkError):
     """The server is there but takes nobody now. ``retry_after``: seconds, if it said so."""
@@ -118,6 +122,15 @@ def _from_tls(error: ssl.SSLError, address: Address) -> OutriderError:
             code="tls",
         )
     if isinstance(error, ssl.SSLCertVerificationError):
+        if error.verify_code in _WRONG_NAME:
+            kind = "IP" if error.verify_code == _WRONG_IP else "DNS"
+            return HandshakeError(
+                f"the certificate of {place} is not for that name ({error.verify_message}). If the "
+                "server is yours, pin its SHA-256 fingerprint, which it prints when it starts, or "
+                "make a certificate that names it (openssl req ... -addext "
+                f"subjectAltName={kind}:{address.host})",
+                code="tls",
+            )
         return HandshakeError(
             f"the certificate of {place} is not trusted ({error.verify_message}). If the server "
             "is yours, pin its SHA-256 fingerprint, which it prints when it starts, or name the "

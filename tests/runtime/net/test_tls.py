@@ -61,6 +61,27 @@ def test_an_authority_file_is_enough(make_certificate) -> None:
     assert visit(made, client_context(ca=made.certfile)) == b"hello"
 
 
+@pytest.mark.parametrize(
+    ("host", "entry"), [("localhost", "DNS:localhost"), ("127.0.0.2", "IP:127.0.0.2")]
+)
+def test_a_certificate_for_another_name_needs_no_authority(
+    make_certificate, host: str, entry: str
+) -> None:
+    made = make_certificate()
+
+    async def main() -> None:
+        served = server_context(made.certfile, made.keyfile)
+        where = "127.0.0.1" if host == "localhost" else host
+        async with await serve(echo, where, context=served) as server:
+            port = server.url.split(":")[2].split("/")[0]
+            await connect(f"wss://{host}:{port}", context=client_context(ca=made.certfile))
+
+    with pytest.raises(HandshakeError, match=f"subjectAltName={entry}") as refused:
+        asyncio.run(main())
+    assert "pin its SHA-256 fingerprint" in str(refused.value)
+    assert "authority" not in str(refused.value)
+
+
 def test_a_wrong_pin_names_what_was_found(make_certificate) -> None:
     made = make_certificate()
     with pytest.raises(HandshakeError, match=certificate_fingerprint(made.certfile)) as caught:
