@@ -39,19 +39,10 @@ class KeyFile:
         can be handed out before the old one is withdrawn.
         """
         file = Path(path)
-        try:
-            lines = file.read_text("utf-8").splitlines()
-        except OSError as error:
-            raise SettingError(f"key file {file}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise SettingError(f"key file {file}: it is not a text file") from error
-        warn_if_shared(file, "key file")
         hashes: dict[bytes, str] = {}
-        for number, line in enumerate(lines, start=1):
-            text = line.strip()
-            if text and not text.startswith("#"):
-                name, key = _parse(text, f"key file {file}, line {number}", f"line-{number}")
-                hashes[_digest(key)] = name
+        for number, text in _lines(file):
+            name, key = _parse(text, f"key file {file}, line {number}", f"line-{number}")
+            hashes[_digest(key)] = name
         if not hashes:
             raise SettingError(
                 f"key file {file}: there is no key in it. Make one, for example with: "
@@ -71,6 +62,32 @@ class KeyFile:
             if hmac.compare_digest(known, presented):
                 found = name
         return found
+
+
+def read_key_file(path: str | os.PathLike[str]) -> str:
+    """The key that an edge shows: the first of a key file, without the name before it.
+
+    Raises:
+        SettingError: the file cannot be read or has no key; never says what is in it.
+    """
+    file = Path(path).expanduser()
+    for _, text in _lines(file):
+        name, separator, key = text.partition(":")
+        return key.strip() if separator else name
+    raise SettingError(f"key file {file}: there is no key in it")
+
+
+def _lines(file: Path) -> list[tuple[int, str]]:
+    """The lines with something on them that is no comment; warns if others can read them."""
+    try:
+        lines = file.read_text("utf-8").splitlines()
+    except OSError as error:
+        raise SettingError(f"key file {file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise SettingError(f"key file {file}: it is not a text file") from error
+    warn_if_shared(file, "key file")
+    texts = ((number, line.strip()) for number, line in enumerate(lines, start=1))
+    return [(number, text) for number, text in texts if text and not text.startswith("#")]
 
 
 def _parse(text: str, where: str, default: str) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from outrider.protocol.errors import SettingError
-from outrider.runtime.net.keys import KeyFile, check_key
+from outrider.runtime.net.keys import KeyFile, check_key, read_key_file
 
 LONG = "a-key-that-nobody-guesses"
 
@@ -86,3 +86,19 @@ def test_a_short_key_is_warned_about_without_being_shown(
 def test_a_key_that_cannot_stand_in_a_header(key: str) -> None:
     with pytest.raises(SettingError, match="key"):
         check_key(key)
+
+
+def test_the_key_of_an_edge(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "keys"
+    file.write_text("# mine\n\nme: the-first-key-of-all \nanother-key-beside-it\n")
+    file.chmod(0o600)
+    assert read_key_file(file) == "the-first-key-of-all"
+    assert not caplog.text
+    file.chmod(0o644)
+    assert read_key_file(str(file)) == "the-first-key-of-all"
+    assert "can be read by other users" in caplog.text
+    file.write_text("# nothing\n")
+    with pytest.raises(SettingError, match="there is no key in it"):
+        read_key_file(file)
+    with pytest.raises(SettingError, match="No such file"):
+        read_key_file(tmp_path / "absent")
