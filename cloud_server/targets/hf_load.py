@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from outrider.protocol.errors import BackendError
 from outrider.runtime.extras import hint
-from outrider.runtime.hub.remote import quiet
+from outrider.runtime.hub.fetch import repo_folder
+from outrider.runtime.hub.remote import list_files, quiet
 
 if TYPE_CHECKING:
     import torch
@@ -167,6 +168,8 @@ def _config(model: str, local: bool) -> Any:
 
     if not local:
         quiet()
+        if not repo_folder(model).is_dir():
+            list_files(model)  # fails at once, where transformers would try again for long
         try:
             return AutoConfig.from_pretrained(model)
         except Exception as error:

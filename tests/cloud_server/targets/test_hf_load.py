@@ -162,6 +162,7 @@ def test_an_unreachable_hub(monkeypatch):
         raise OSError("We couldn't connect\nto the hub")
 
     monkeypatch.setattr(AutoConfig, "from_pretrained", offline)
+    monkeypatch.setattr("outrider.cloud_server.targets.hf_load.list_files", lambda _model: {})
     refuses("cannot be fetched from the hub .We couldn't connect to the hub.", "nobody/nothing")
 
 
