@@ -100,7 +100,8 @@ class CloudChild:
             return "see above"
         self._errors.seek(0)
         lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
-        return "\n".join(lines[-8:]) or "it said nothing"
+        lines = [line.removeprefix("error: ") for line in lines[-8:]]
+        return "\n".join(lines) or "it said nothing"
 
     def _end(self) -> None:
         """Ask, then insist. Whatever happens meanwhile, it does not outlive this."""

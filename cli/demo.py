@@ -63,7 +63,7 @@ def demo(
     policy: o.PolicyOption = o.PolicyName.FIXED,
     draft_max: o.DraftMax = 4,
     draft_p_min: o.DraftPMin = o.DEFAULT_DRAFT_P_MIN,
-    objective: o.ObjectiveOption = o.Objective.COST,
+    objective: o.DemoObjective = o.Objective.COST,
     drafter_backend: o.DrafterBackendOption = o.DrafterBackend.AUTO,
     target_backend: Annotated[
         o.TargetBackend,
@@ -94,7 +94,7 @@ def demo(
         prompts=_prompts(prompt, domain),
         sampling=Sampling(temperature=temp, seed=fresh_seed() if seed is None else seed),
         max_tokens=max_tokens,
-        objective=objective.value if objective else None,
+        objective=objective.value,
         as_json=json,
     )
     model = str(embedded.target(target_backend.value))
@@ -157,6 +157,7 @@ def _play(plan: Plan, edge: Edge, model: str, backend: str, *, verbose: bool) ->
         f"starting a cloud verifier with the embedded target on {backend} ...", style="dim"
     )
     arguments = ["--model", model, "--target-backend", backend, "--max-sessions", "1"]
+    arguments += ["--alias", embedded.TARGET_NAME]
     with CloudChild([*arguments, "--drain-seconds", "0"], verbose=verbose) as child:
         edge = replace(edge, options=replace(edge.options, cloud=child.ready["url"]))
         answers = asyncio.run(_converse(plan, edge, console, child))
@@ -233,13 +234,14 @@ def _conclude(
 ) -> None:
     from outrider.cli import report
     from outrider.cli.check import together
-    from outrider.cli.paint import table, totals
+    from outrider.cli.paint import UNITS, table, totals
 
     whole = together(verdicts)
     if plan.as_json:
         report.print_json(_as_json(plan, edge, answers, verdicts, backend))
     if len(answers) > 1:
         console.print(table([("all", totals(answers))]))
+    console.print(UNITS, style="dim")
     if plan.sampling.temperature:
         console.print(f"seed {plan.sampling.seed}", style="dim")
     if whole.identical:

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from outrider.protocol.errors import BackendError
 
+TARGET_NAME = "embedded-target"
+"""What edges see where the cloud serves the target that comes with Outrider."""
+
 DOMAINS = ("scripture", "docs", "source")
 
 

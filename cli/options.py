@@ -20,6 +20,8 @@ SAMPLING = "Sampling"
 MODEL = "Model"
 OUTPUT = "Output"
 
+_OBJECTIVE = "What to save: the user's time (latency), the cloud's (cost), or both alike (balanced)"
+
 
 class DrafterBackend(StrEnum):
     """What runs the drafter."""
@@ -161,9 +163,11 @@ ObjectiveOption = Annotated[
     typer.Option(
         "--objective",
         rich_help_panel=DRAFTING,
-        help="What to save: the user's time (latency), the cloud's (cost), or both alike "
-        "(balanced, the default). The cloud may grant a cheaper one.",
+        help=f"{_OBJECTIVE} (default: balanced). The cloud may grant a cheaper one.",
     ),
+]
+DemoObjective = Annotated[
+    Objective, typer.Option("--objective", rich_help_panel=DRAFTING, help=f"{_OBJECTIVE}.")
 ]
 
 # --- drafting -------------------------------------------------------------------------------
@@ -175,8 +179,8 @@ DraftModel = Annotated[
         "-md",
         metavar="PATH",
         rich_help_panel=DRAFTING,
-        help="Drafter: a .gguf file, an .onnx file or a draft pack folder "
-        "(default: the embedded drafter).",
+        help="Drafter: a .gguf file, an .onnx file, a draft pack folder, or the name or alias of a "
+        "model that was pulled (default: the embedded drafter).",
     ),
 ]
 DrafterBackendOption = Annotated[

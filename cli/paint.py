@@ -72,10 +72,11 @@ class Painter:
 
 def table(rows: Sequence[tuple[str, dict[str, Any]]]) -> Table:
     """The figures of some answers, one row each; fits 80 columns."""
-    found = Table(box=None, pad_edge=False, header_style="dim", collapse_padding=True)
+    found = Table.grid(padding=(0, 2), pad_edge=False)
+    found.show_header, found.header_style = True, "dim"
     found.add_column("")
     for name in _COLUMNS:
-        found.add_column(name, justify="right")
+        found.add_column(name, justify="right", no_wrap=True)
     for label, figures in rows:
         found.add_row(label, *(_shown(figures[key], form) for key, form in _COLUMNS.values()))
     return found
@@ -84,16 +85,21 @@ def table(rows: Sequence[tuple[str, dict[str, Any]]]) -> Table:
 _COLUMNS = {
     "drafted": ("drafted", "{:d}"),
     "accepted": ("accepted", "{:d}"),
-    "refused": ("refused", "{:d}"),
     "rate": ("acceptance_rate", "{:.0%}"),
     "length": ("mean_acceptance_length", "{:.2f}"),
     "tok/s": ("tokens_per_second", "{:.0f}"),
     "B up": ("bytes_up_per_token", "{:.1f}"),
     "B down": ("bytes_down_per_token", "{:.1f}"),
     "passes": ("target_passes_per_token", "{:.2f}"),
-    "RTT ms": ("rtt_ms", "{:.1f}"),
+    "RTT": ("rtt_ms", "{:.1f}"),
 }
-"""Head of the column: the figure and how to write it. Bytes and passes are per token."""
+"""Head of the column: the figure and how to write it."""
+
+UNITS = (
+    "length: tokens a frame of guesses brought, the target's own included;\n"
+    "B: bytes a token with WebSocket framing; passes: the target's, a token; RTT: ms"
+)
+"""What the columns are in."""
 
 
 def _shown(value: Any, form: str) -> str:

@@ -101,7 +101,8 @@ def serve(
             metavar="PATH",
             rich_help_panel=o.DRAFTING,
             help="A drafter beside the target, for when an edge has none or its guesses come "
-            "late: a .gguf or .onnx file or a draft pack (default: none).",
+            "late: a .gguf or .onnx file, a draft pack, or the name of a pulled model "
+            "(default: none).",
         ),
     ] = None,
     draft_max: Annotated[
@@ -242,8 +243,8 @@ def serve(
         own = None
         if draft_model is not None and draft_max:
             own = load_own(draft_model, n_ctx=target.info.n_ctx, threads=threads)
-    if alias:
-        target.info = replace(target.info, name=alias)
+    if alias or model is None:
+        target.info = replace(target.info, name=alias or embedded.TARGET_NAME)
     facts = {"backend": backend, "certificate": ssl_certfile, "drafter": own and own[0].name}
     verifier = Verifier(target, tokenizer, settings, own)
     asyncio.run(serve_until_told(verifier, facts, as_json=json, with_stdin=with_stdin))

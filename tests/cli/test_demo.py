@@ -17,7 +17,7 @@ from rich.console import Console
 from outrider.cli import exits
 from outrider.cli.check import check, together
 from outrider.cli.child import CloudChild
-from outrider.cli.paint import Painter, legend, table, totals
+from outrider.cli.paint import UNITS, Painter, legend, table, totals
 from outrider.cloud_server.replay import plain
 from outrider.cloud_server.targets.scripted import ScriptedTarget
 from outrider.edge_client.answer import Answer, Piece
@@ -85,6 +85,10 @@ def test_for_people(process) -> None:
     assert result.status == exits.DONE, result.err
     assert "In [bold]the[/] beginning" in result.out
     assert "identical to the target alone: yes (8 tokens)" in result.out
+    assert "cloud: embedded-target, llama, " in result.out
+    assert any(line.startswith("at:    ws://127.0.0.1:") for line in result.out.splitlines())
+    assert UNITS in result.out
+    assert all(len(line) <= 80 for line in result.out.splitlines())
     assert "\x1b" not in result.out
 
 
@@ -120,10 +124,11 @@ def test_nothing_is_left_behind(popen, number: int) -> None:
 
 def test_a_child_that_dies_says_why() -> None:
     with (
-        pytest.raises(exits.WorkFailedError, match=r"no-such-model\.gguf"),
+        pytest.raises(exits.WorkFailedError, match=r"no-such-model\.gguf") as raised,
         CloudChild(["--model", "no-such-model.gguf"]),
     ):
         pass
+    assert "error: " not in str(raised.value)
 
 
 def test_a_child_that_ignores_the_request_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:

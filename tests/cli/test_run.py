@@ -118,11 +118,11 @@ def test_only_the_text_goes_to_standard_output(process, cloud) -> None:
 
 def test_the_model_that_is_expected(invoke, cloud, models: Path) -> None:
     args = ["run", PROMPT, "--cloud", cloud.url, "--draft", "off", "-n", "1", "--model"]
-    assert invoke(*args, "target").status == exits.DONE
-    assert invoke(*args, str(models / "target")).status == exits.DONE
+    assert invoke(*args, "embedded-target").status == exits.DONE
+    assert invoke(*args, "/models/embedded-target").status == exits.DONE
     result = invoke(*args, "gpt-none")
     assert (result.status, result.out) == (exits.UNREACHABLE, "")
-    assert "'target'" in result.err
+    assert "'embedded-target'" in result.err
     assert "'gpt-none'" in result.err
 
 

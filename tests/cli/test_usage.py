@@ -169,6 +169,37 @@ def test_benchmarks_that_lack_a_library_name_the_extra(
     assert result.err.startswith("error: ")
 
 
+def test_the_quick_table_fits_a_narrow_terminal() -> None:
+    import io
+
+    from rich.console import Console
+
+    from outrider.benchmarks.app import quick_table
+
+    row = {"domain": "scripture", "temperature": 1.0, "cloud_streaming_tokens_per_second": 1000.0,
+           "tokens_per_second": 1000.0, "speedup": 1.25, "acceptance_rate": 0.5,
+           "target_passes_per_token": 0.5, "bytes_up_per_token": 10.0,
+           "bytes_down_per_token": 10.0}  # fmt: skip
+    screen = Console(file=io.StringIO(), width=80)
+    screen.print(quick_table({"paced_ms": 25.0, "rows": [row]}))
+    assert isinstance(screen.file, io.StringIO)
+    assert "…" not in screen.file.getvalue()
+    assert "B down" in screen.file.getvalue()
+
+
+def test_what_the_help_says(invoke) -> None:
+    assert "completion" not in invoke("bench", "--help").out
+
+    def said(*args: str) -> str:
+        return " ".join(invoke(*args, "--help").out.replace("│", " ").split())
+
+    assert "[default: cost]" in said("demo")
+    assert "default: balanced" not in said("demo")
+    assert "(default: balanced)" in said("run")
+    assert "model that was pulled" in said("run")
+    assert "figures follow on standard error" in said("run")
+
+
 # --- model files ----------------------------------------------------------------------------
 
 
