@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from outrider.protocol.errors import LinkError, RemoteProtocolError
+from outrider.protocol.packing import frame_size
 from outrider.runtime.net.client import connect
 from outrider.runtime.net.errors import LinkClosedError
-from outrider.protocol.packing import frame_size
 from outrider.runtime.net.link import Link, Tuning
 from outrider.runtime.net.server import serve
 from outrider.runtime.net.tls import certificate_fingerprint, client_context, server_context
