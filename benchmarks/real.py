@@ -24,9 +24,10 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from outrider.benchmarks.real_parts import EDGE_CTX, PROMPTS
+from outrider.edge_client.adaptive import Adaptive
 from outrider.edge_client.answer import Answer
 from outrider.edge_client.client import EdgeClient
-from outrider.edge_client.policy import Fixed
+from outrider.edge_client.policy import Fixed, Policy
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.edge_session import Request
 from outrider.protocol.errors import BackendError
@@ -191,6 +192,21 @@ def edge_memory(drafter: Path, answers: int = ANSWERS, tokens: int = 16) -> dict
     }
 
 
+PLAIN = "outrider, plain cloud streaming"
+
+
+def _ways() -> list[tuple[str, Policy, str]]:
+    """How our own pair is run: name, policy, objective."""
+    lockstep: list[tuple[str, Policy, str]] = [
+        (f"outrider, lockstep {length}", Fixed(length), "cost") for length in LENGTHS
+    ]
+    return [
+        (PLAIN, Fixed(0), "latency"),
+        *lockstep,
+        ("outrider, adaptive", Adaptive(), "balanced"),
+    ]
+
+
 async def ours(drafter: Path, target: Path, tokens: int, say: Say) -> list[dict[str, Any]]:
     """Plain cloud streaming and drafting at a few lengths, two processes on loopback."""
     tokenizer = load_tokenizer(drafter)
@@ -198,14 +214,16 @@ async def ours(drafter: Path, target: Path, tokens: int, say: Say) -> list[dict[
     rows = []
     try:
         with _cloud(target) as url:
-            for length in (0, *LENGTHS):
-                guesser = Drafter(lm, tokenizer.size, tokenizer.eos) if length else None
-                name = f"outrider, {length} drafts" if length else "outrider, plain cloud streaming"
+            for name, policy, objective in _ways():
+                drafts = name != PLAIN
+                guesser = Drafter(lm, tokenizer.size, tokenizer.eos) if drafts else None
                 answers = []
-                async with EdgeClient(url, tokenizer, guesser, Fixed(length)) as edge:
+                async with EdgeClient(url, tokenizer, guesser, policy) as edge:
                     for prompt in PROMPTS.values():
                         ids = tuple(tokenizer.encode_prompt(prompt))
-                        request = Request(max_tokens=tokens, ids=ids, ignore_eos=True)
+                        request = Request(
+                            max_tokens=tokens, ids=ids, ignore_eos=True, objective=objective
+                        )
                         session = edge.session()
                         async for piece in edge.stream(session, request):
                             if isinstance(piece, Answer):

@@ -20,6 +20,7 @@ from typing import Any
 from outrider.benchmarks.embedded import DOMAINS, models, prompts
 from outrider.protocol.decoding.rules import choose, propose
 from outrider.protocol.decoding.sampling import Sampling
+from outrider.protocol.errors import SettingError
 from outrider.runtime.hub.resolve import resolve
 from outrider.runtime.lm.base import CausalLM, follow
 from outrider.runtime.lm.factory import load_lm
@@ -97,7 +98,13 @@ class Pair:
 
 
 def load(name: str) -> Record:
-    """A record by the name of its file, without the ending."""
+    """A record by the name of its file, without the ending.
+
+    Raises:
+        SettingError: there is none of that name.
+    """
+    if name not in names():
+        raise SettingError(f"no record {name!r}; there are {', '.join(names())}")
     text = (files("outrider.benchmarks") / "records" / f"{name}.json").read_text("utf-8")
     lines = [
         Line(

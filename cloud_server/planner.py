@@ -127,7 +127,9 @@ class Planner:
         """The edge's live guesses and, behind them, our own: as many as are worth their share."""
         settings, known, length = self.settings, self._of(session), len(session.ids)
         room = self._n_ctx - length - 1  # the pass adds a token of its own
-        each, rate = self.pass_time.each, self._rate(known.pace)
+        # A guess must also pay against what the target would do alone, however slow it is now.
+        each = self.pass_time.each
+        rate = max(self._rate(known.pace), 1 / max(1e-6, self.pass_time.of(1)))
         limit = max(1, useful(known.pace.edge.alpha, each, rate, settings.max_chain))
         chain = session.window.chain(min(limit, room))
         room -= len(chain)
