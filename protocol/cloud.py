@@ -25,9 +25,7 @@ from outrider.protocol.fingerprint import SEGMENT, Vocabulary
 from outrider.protocol.outbox import Assembler, Outbox
 from outrider.protocol.session import CloudSession, granted
 
-MAX_HANDLES = 1024
-"""Sessions that one connection may name."""
-
+MAX_HANDLES = 1024  # sessions that one connection may name
 HELLO_SECONDS = 10.0
 """A connection that has not said hello, or not asked for its segment, by then is closed."""
 
@@ -157,7 +155,7 @@ class CloudConnection:
         self._assembler = Assembler(self._codec)
         self._handles: dict[int, CloudSession] = {}
         self._same_template = False
-        self._compared = False
+        self._asked = 0
         self._turn = 0
         self._deadline: float | None = now + HELLO_SECONDS
 
@@ -281,9 +279,9 @@ class CloudConnection:
         vocabulary = self.table.config.vocabulary
         if not 0 <= ask.index * SEGMENT < max(1, vocabulary.size):
             raise RemoteProtocolError(f"there is no segment {ask.index}")
-        if self._compared:
+        self._asked += 1
+        if self._asked > 1:
             raise RemoteProtocolError("one segment was asked for already")
-        self._compared = True
         self._outbox.put(m.Segment(index=ask.index, entries=vocabulary.segment(ask.index)))
 
     def _draft(self, frame: m.Draft, now: float) -> None:
@@ -341,8 +339,8 @@ class CloudConnection:
         """This connection serves the session under this handle, which may have named another."""
         if request.handle >= MAX_HANDLES:
             raise RemoteProtocolError(f"handle {request.handle}; at most {MAX_HANDLES - 1}")
-        if session.link is self and session.handle != request.handle:
-            self._handles.pop(session.handle, None)  # one name a session
+        if session.link is self and session.handle != request.handle:  # one name a session
+            self._handles.pop(session.handle, None)
         named = self._handles.get(request.handle)
         if named is not None and named is not session and named.link is self:
             named.detach(now)

@@ -10,7 +10,6 @@ Phases of an answer and what moves them::
 from __future__ import annotations
 
 import enum
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +33,8 @@ from outrider.protocol.messages import (
     Opened,
     Verdict,
 )
-from outrider.protocol.packing import TIME_UNIT, PrefixDigest
+from outrider.protocol.packing import PrefixDigest
+from outrider.protocol.sent import SentFrames
 
 MAX_RESTORES = 3
 """How often in a row the edge gives its text back to a cloud that keeps losing it."""
@@ -50,8 +50,6 @@ NEUTRAL = Sampling()
 
 FORGETTING = 0.97
 """Weight of the past with every guess judged: the last 30 or so count."""
-
-_SATURATED = 0xFFFF * TIME_UNIT
 
 
 class Phase(enum.Enum):
@@ -116,10 +114,9 @@ class EdgeSession:
         self.right = self.judged = 0.0
         self.objective = "balanced"
         self.bytes_up = self.bytes_down = 0
-        self._frames_on_link = 0
         self._closing = self._calling = self._full = False
         self._rides = False
-        self._sent_at: deque[tuple[int, float]] = deque(maxlen=128)
+        self._sent = SentFrames()
 
     # --- the engine's side ------------------------------------------------------------------
 
@@ -215,8 +212,7 @@ class EdgeSession:
     def unbind(self) -> None:
         """The connection is gone: nothing in flight counts."""
         self.bound = self._rides = self._closing = self._calling = False
-        self._frames_on_link = 0
-        self._sent_at.clear()
+        self._sent.clear()
         self.window.void()
 
     def open_message(self) -> Open:
@@ -280,8 +276,7 @@ class EdgeSession:
         self._rides = more
         self.frames_sent += bool(tokens)
         self.nodes_sent += len(tokens)
-        self._frames_on_link += 1
-        self._sent_at.append((self._frames_on_link, now))
+        self._sent.add(now)
         return Draft(
             handle=self.handle,
             epoch=window.current.number & 0xFF,
@@ -339,7 +334,7 @@ class EdgeSession:
         if verdict.node is not None:
             own = self.window.resolve(verdict.epoch, verdict.node, length)
         if verdict.ack is not None:
-            self._acknowledged(verdict.ack, now, link)
+            self._sent.acknowledged(verdict.ack, now, link)
         yield self._commit((*own, *verdict.ids), len(own), verdict.ack)
 
     def check_end(self, finished: Finished) -> None:
@@ -364,8 +359,7 @@ class EdgeSession:
 
         Frames are counted from here on, as they are where this is received.
         """
-        self._frames_on_link = 0
-        self._sent_at.clear()
+        self._sent.clear()
         if not self.bound:
             self.n += 1
             self.bound = True
@@ -393,13 +387,3 @@ class EdgeSession:
             refused=() if alive else tuple(ahead[matched:]),
             ack=ack,
         )
-
-    def _acknowledged(self, ack: Ack, now: float, link: LinkEstimator) -> None:
-        """A round-trip sample from the frame that the ack names; saturated times give none."""
-        link.served(ack.queue, ack.target, ack.load)
-        while self._sent_at:
-            frame, sent = self._sent_at.popleft()
-            if frame & 0xFF == ack.frame:
-                if ack.since < _SATURATED:
-                    link.round_trip(now - sent, ack.since)
-                return

@@ -94,10 +94,10 @@ class TestOneConnection:
 
     def test_an_ack_of_a_frame_that_is_forgotten(self, pair: ConnectionPair) -> None:
         session = opened(pair, 1)
-        session._sent_at.clear()
+        session._sent.clear()
         session.guess([5])
         pair.settle()
-        session._sent_at.clear()
+        session._sent.clear()
         pair.verify(session, after)
         pair.settle()
         assert pair.machine.link.srtt is None
