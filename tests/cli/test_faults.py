@@ -252,7 +252,7 @@ def test_the_ready_line_and_the_banner(llama_cloud) -> None:
 def own_cloud(start_cloud):
     """A cloud that the test may harm."""
     pytest.importorskip("llama_cpp")
-    return start_cloud("--target-backend", "llama", "--drain-seconds", "20")
+    return start_cloud("--target-backend", "llama", "--drain-seconds", "20", "--lookup", "0")
 
 
 def long_answer(popen, cloud, *args: str, tokens: int = 1500) -> subprocess.Popen[bytes]:
