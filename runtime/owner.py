@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -38,6 +39,7 @@ class OwnerThread:
                 _deliver(loop, future, future.set_result, result)
 
         self._calls.put(work)
+        time.sleep(0)  # hand over the interpreter now: the call is what everybody waits for
         return await future
 
     def close(self) -> None:
