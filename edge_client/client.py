@@ -9,7 +9,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from outrider.edge_client.answer import Ahead, Answer, Piece
 from outrider.edge_client.courier import Courier, Persistence
@@ -42,6 +42,12 @@ from outrider.runtime.text.fingerprint import describe
 from outrider.runtime.text.tokenizer import Tokenizer
 
 AGENT = "outrider-edge"
+
+T = TypeVar("T")
+
+QUIET = 30.0
+"""Seconds without a word from the cloud in an answer, after which the user is told. A long prompt
+may take longer."""
 
 FAREWELL = 2.0
 """Seconds that the last messages may take on a link that is not going to carry them."""
@@ -196,7 +202,7 @@ class EdgeClient:
         self._talk()
         try:
             while not shown.ended:
-                for item in shown.take(await queue.get()):
+                for item in shown.take(await self._heard_from(queue)):
                     yield item
         finally:
             del self._streams[session.handle]
@@ -319,6 +325,15 @@ class EdgeClient:
             self._ready.set_exception(error)
         for queue in self._streams.values():
             queue.put_nowait(error)
+
+    async def _heard_from(self, queue: asyncio.Queue[T]) -> T:
+        """The next event of a stream; a cloud that says nothing for long is mentioned once."""
+        while True:
+            try:
+                async with asyncio.timeout(QUIET):
+                    return await queue.get()
+            except TimeoutError:
+                self._notice(f"the cloud has said nothing for {QUIET:g} s, still waiting")
 
     def _notice(self, text: str) -> None:
         if text not in self.notices:
