@@ -62,7 +62,7 @@ def test_a_good_drafter_saves_passes_and_every_figure_is_told(run, near: Path) -
     found = run("-n", "24", "-md", near, "--raw", "--draft-max", "4", "--objective", "cost")
     assert found["token_ids"] == plain["token_ids"]
     assert found["tokens"] == len(found["token_ids"]) == 24
-    assert found["acceptance_rate"] > 0.9
+    assert found["acceptance_rate"] > 0.8
     assert found["accepted"] / found["frames"] + 1 == found["mean_acceptance_length"]
     assert 0 < found["target_passes_per_token"] <= 1  # fewer the slower the target is
     assert 0 < found["bytes_up_per_token"] < 12
