@@ -15,10 +15,11 @@ from outrider.cloud_server.engine import CloudEngine, Forward
 from outrider.cloud_server.own_drafter import OwnDraft, OwnDrafter, check_vocabulary
 from outrider.cloud_server.planner import EngineSettings
 from outrider.cloud_server.targets.base import Decided, Target
-from outrider.protocol.cloud import CloudConfig, CloudConnection, SessionTable
+from outrider.protocol.cloud import CloudConnection
 from outrider.protocol.errors import BackendError, LinkError, OutriderError, SessionError
 from outrider.protocol.messages import Limits, Open
 from outrider.protocol.session import Objective
+from outrider.protocol.table import CloudConfig, SessionTable
 from outrider.runtime.lm.drafter import Drafter, Guess
 from outrider.runtime.net.keys import KeyFile
 from outrider.runtime.net.link import Link

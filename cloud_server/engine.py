@@ -13,10 +13,10 @@ from outrider.cloud_server.kv_cache import Slot, SlotTable
 from outrider.cloud_server.own_drafter import OwnDraft, OwnDrafter
 from outrider.cloud_server.planner import EngineSettings, Held, Part, Planner, Thin
 from outrider.cloud_server.targets.base import Decided, Row, TargetInfo
-from outrider.protocol.cloud import SessionTable
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.errors import BackendError
 from outrider.protocol.session import CloudSession, judge
+from outrider.protocol.table import SessionTable
 from outrider.runtime.lm.drafter import Guess
 from outrider.runtime.text.ending import Ending
 

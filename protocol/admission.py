@@ -8,7 +8,7 @@ from outrider.protocol.errors import SessionError
 from outrider.protocol.messages import Open
 
 if TYPE_CHECKING:
-    from outrider.protocol.cloud import CloudConfig
+    from outrider.protocol.table import CloudConfig
 
 MAX_STOPS, MAX_STOP_CHARS = 64, 4096
 """Stop strings of an answer, and characters of all of them together."""

@@ -7,10 +7,11 @@ from functools import cache
 from outrider.cloud_server.engine import CloudEngine, Forward, Wait
 from outrider.cloud_server.own_drafter import OwnDraft, OwnDrafter
 from outrider.cloud_server.targets.base import Decided
-from outrider.protocol.cloud import CloudConfig, CloudConnection, SessionTable
+from outrider.protocol.cloud import CloudConnection
 from outrider.protocol.errors import BackendError
 from outrider.protocol.fingerprint import Fingerprint, Vocabulary
 from outrider.protocol.messages import Open
+from outrider.protocol.table import CloudConfig, SessionTable
 from outrider.runtime.lm.drafter import Guess
 from outrider.simulator.agenda import Agenda, Alarm
 from outrider.simulator.models import Models

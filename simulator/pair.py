@@ -9,7 +9,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 
-from outrider.protocol.cloud import CloudConfig, CloudConnection, SessionTable
+from outrider.protocol.cloud import CloudConnection
 from outrider.protocol.codec import Codec
 from outrider.protocol.edge import EdgeMachine
 from outrider.protocol.edge_session import EdgeSession, Request
@@ -17,6 +17,7 @@ from outrider.protocol.events import Event
 from outrider.protocol.fingerprint import Vocabulary
 from outrider.protocol.messages import Limits, Message, Open
 from outrider.protocol.session import CloudSession, judge
+from outrider.protocol.table import CloudConfig, SessionTable
 
 LIMITS = Limits(
     max_message=1 << 20,

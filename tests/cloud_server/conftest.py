@@ -13,11 +13,11 @@ from outrider.cloud_server.planner import EngineSettings
 from outrider.cloud_server.replay import plain
 from outrider.cloud_server.targets.base import Decided
 from outrider.cloud_server.targets.scripted import ScriptedTarget
-from outrider.protocol.cloud import SessionTable
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.errors import BackendError
 from outrider.protocol.messages import Draft, EpochStart, Open
 from outrider.protocol.session import CloudSession, Objective
+from outrider.protocol.table import SessionTable
 from outrider.runtime.lm.drafter import Drafter, Guess
 from outrider.simulator.lm import DrafterLM
 from outrider.simulator.pair import config, letters
