@@ -1,8 +1,10 @@
-"""What every target checks before a pass, so that a bad row never reaches a backend."""
+"""What every target does with rows: check them, so that a bad one never reaches a backend, and
+cut them into what is fed in one pass."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from outrider.cloud_server.targets.base import Decided, Row, TargetInfo
 from outrider.protocol.decoding.rules import Choice
@@ -64,3 +66,56 @@ def split(choices: Sequence[Choice], counts: Sequence[int]) -> list[Decided]:
         result.append(Decided(tuple(c.id for c in part), tuple(c.margin for c in part)))
         start += count
     return result
+
+
+class Feed(NamedTuple):
+    """What one slot is fed in one pass, after its first ``past`` ids.
+
+    Logits are wanted at ``want`` positions from ``tokens[first]`` on. ``pad`` of the tokens, the
+    last ones, only fill the width: what they leave in the cache is void.
+    """
+
+    slot: int
+    past: int
+    tokens: Sequence[int]
+    first: int
+    want: int
+    pad: int = 0
+
+    @property
+    def length(self) -> int:
+        """How many ids the slot holds afterwards."""
+        return self.past + len(self.tokens) - self.pad
+
+
+def feeds(rows: Sequence[Row], width: int = 0) -> list[list[Feed]]:
+    """The passes that evaluate ``rows``: one, with each row as it is, unless a width is given.
+
+    A kernel may round differently for another number of tokens. With a ``width`` the positions to
+    judge are always evaluated in pieces of that many, the last one padded, apart from whatever has
+    to be evaluated before them; so how many drafts a row has cannot change what it is compared
+    with.
+
+    Returns:
+        Passes in order. A row's wanted positions are those of its feeds, in order.
+    """
+    if not width:
+        return [[_feed(row, row.cut, len(row.ids), row.want) for row in rows]] if rows else []
+    passes: list[list[Feed]] = []
+    for row in rows:
+        first = len(row.ids) - row.want
+        pieces = [_feed(row, row.cut, first, 0)] if first > row.cut else []
+        for start in range(first, len(row.ids), width):
+            end = min(start + width, len(row.ids))
+            pieces.append(_feed(row, start, end, end - start, pad=width - (end - start)))
+        shift = 0 if first > row.cut else 1  # all first pieces to judge run together
+        for i, piece in enumerate(pieces, shift):
+            while len(passes) <= i:
+                passes.append([])
+            passes[i].append(piece)
+    return [part for part in passes if part]
+
+
+def _feed(row: Row, start: int, end: int, want: int, pad: int = 0) -> Feed:
+    tokens = [*row.ids[start:end], *([row.ids[end - 1]] * pad)]
+    return Feed(row.slot, start, tokens, end - start - want, want, pad)

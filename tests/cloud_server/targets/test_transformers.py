@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from outrider.cloud_server.targets import transformers as module  # noqa: E402
+from outrider.cloud_server.targets import hf_target as module  # noqa: E402
 from outrider.cloud_server.targets.base import Row  # noqa: E402
 from outrider.cloud_server.targets.transformers import TransformersTarget  # noqa: E402
 from outrider.protocol.decoding.rules import choose  # noqa: E402
@@ -29,9 +29,9 @@ def row(ids, *, cut=0, want=1, slot=0, sampling=GREEDY, prompt_len=None):
     return Row(slot, cut, ids, want, sampling, len(PROMPT) if prompt_len is None else prompt_len)
 
 
-@pytest.fixture(scope="module")
-def target(toy):
-    return TransformersTarget.load(str(toy), slots=3, threads=1)
+@pytest.fixture(scope="module", params=[True, False], ids=["batched", "oracle"])
+def target(toy, request):
+    return TransformersTarget.load(str(toy), slots=3, threads=1, batched=request.param)
 
 
 @pytest.fixture(scope="module")
@@ -280,10 +280,10 @@ def test_a_cache_that_does_not_rewind_is_caught(toy, monkeypatch):
         ),
     )
     with pytest.raises(BackendError, match="cannot be rewound: feeding, cutting"):
-        TransformersTarget.load(str(toy))
+        TransformersTarget.load(str(toy), batched=False)
     monkeypatch.setattr(cache_utils.DynamicLayer, "crop", lambda _self, _n: None)
     with pytest.raises(BackendError, match="cannot be rewound"):
-        TransformersTarget.load(str(toy))
+        TransformersTarget.load(str(toy), batched=False)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
