@@ -24,7 +24,7 @@ _log = logging.getLogger("outrider.edge")
 HELD_BACK = 0.005
 """A send that took this long waited for the link, not for the processor. Seconds."""
 
-PASSING = frozenset({"shutdown", "closing", "timeout"})
+PASSING = frozenset({"shutdown", "closing", "timeout", "idle"})
 """Goodbyes after which another attempt makes sense: the verifier restarts, or was slow."""
 
 

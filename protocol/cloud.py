@@ -68,6 +68,7 @@ class CloudConnection:
         self._asked = 0
         self._turn = 0
         self._deadline: float | None = now + HELLO_SECONDS
+        self.heard_at = now
 
     # --- the driver's side ------------------------------------------------------------------
 
@@ -75,6 +76,7 @@ class CloudConnection:
         """One WebSocket message came. Never raises for what is in it."""
         if self.state is State.CLOSED:
             return
+        self.heard_at = now
         try:
             message = self._assembler.receive(data)
             if message is not None:
@@ -103,9 +105,21 @@ class CloudConnection:
         return self._deadline
 
     def handle_timeout(self, now: float) -> None:
-        """Close a connection that did not say hello in time."""
-        if self._deadline is not None and now >= self._deadline:
+        """Close a connection that did not say hello in time, or on which nothing happens."""
+        if self._deadline is None or now < self._deadline:
+            return
+        idle = self.table.config.idle_seconds
+        if self.state is not State.READY:
             self._goodbye("timeout", f"no hello within {HELLO_SECONDS:.0f} seconds", now)
+        elif self.busy or now < self.heard_at + idle:
+            self._deadline = (now if self.busy else self.heard_at) + idle
+        else:
+            self._goodbye("idle", f"nothing happened here for {idle:.0f} seconds", now)
+
+    @property
+    def busy(self) -> bool:
+        """An answer runs on this connection."""
+        return any(s.running and s.link is self for s in self._handles.values())
 
     def connection_lost(self, now: float) -> None:
         """The socket is gone: its sessions are detached and wait for the edge to come back."""
@@ -147,7 +161,7 @@ class CloudConnection:
             if isinstance(message, m.Cancel):
                 session.cancel(message.answer)
             else:
-                self.table.drop(session)
+                self.table.drop(session, now)
                 del self._handles[message.handle]
 
     def _greet(self, hello: m.Hello) -> None:
@@ -167,7 +181,7 @@ class CloudConnection:
             self._outbox.put(m.Mismatch(size=mine.size, segments=segments))
             return
         self._move("hello")
-        self._deadline = None
+        self._deadline = self.heard_at + config.idle_seconds
         self._same_template = theirs.template == mine.template
         self._outbox.put(
             m.Welcome(
@@ -176,12 +190,12 @@ class CloudConnection:
                 model=config.model,
                 n_ctx=config.n_ctx,
                 eos=config.eos,
-                limits=config.limits,
+                limits=self.table.quota(self.owner).limits(config.limits),
                 same_template=self._same_template,
                 specials=None
                 if theirs.special == mine.special
                 else dict(config.vocabulary.specials),
-                objective=config.objective,
+                objective=self.table.quota(self.owner).dearest(config.objective),
             )
         )
 
@@ -198,8 +212,9 @@ class CloudConnection:
         session = self._served(frame.handle)
         if session is None:
             return  # taken over by another connection, or its open was refused
-        limits = self.table.config.limits
-        if len(frame.tokens) > limits.max_nodes_per_frame:
+        limits = self.table.quota(self.owner).limits(self.table.config.limits)
+        # Before its welcome an edge knows of no limit but the least that every cloud allows.
+        if len(frame.tokens) > max(limits.max_nodes_per_frame, m.LEAST_FRAME_NODES):
             raise RemoteProtocolError(
                 f"{len(frame.tokens)} nodes in a frame; at most {limits.max_nodes_per_frame}",
                 code="limit",
@@ -214,7 +229,7 @@ class CloudConnection:
         config = self.table.config
         if self.table.closing:
             raise SessionError("the verifier is shutting down", code="closing", retry_after=5.0)
-        session = self.table.obtain(request.session, request.secret, self.owner)
+        session = self.table.obtain(request.session, request.secret, self.owner, now)
         if not session.takes(self, request.n):
             raise SessionError("a newer connection serves this session", code="superseded")
         if request.answer < session.answer:
@@ -226,10 +241,14 @@ class CloudConnection:
         check_text(request, config)
         ids = request.ids or config.render(request)
         check_open(request, request.base + len(ids), config)
-        objective = granted(request.objective, config.objective)
+        quota = self.table.quota(self.owner)
+        objective = granted(request.objective, quota.dearest(config.objective))
+        if not session.running or session.answer != request.answer:
+            self.table.admit(session, now)
         self._serve(session, request, now)
         known = request.base + len(request.ids)
         self._outbox.put(session.open(request, ids, known, objective), request.handle)
+        self.table.queue.join(session)
         if len(session.ids) >= config.n_ctx and session.running:
             # Given back when its last token had filled the context: only the end is missing.
             session.finish("length", len(session.ids) - session.prompt_len, None)
@@ -244,6 +263,7 @@ class CloudConnection:
             raise SessionError("the edge holds another text", code="diverged")
         self._serve(session, request, now)
         self._outbox.put(session.attach(request), request.handle)
+        self.table.queue.join(session)
 
     def _serve(self, session: CloudSession, request: m.Open | m.Attach, now: float) -> None:
         """This connection serves the session under this handle, which may have named another."""
@@ -258,6 +278,7 @@ class CloudConnection:
         self._handles[request.handle] = session
 
     def _refuse(self, handle: int, answer: int, error: SessionError) -> None:
+        self.table.refused[error.code] += 1
         self._outbox.put(
             m.Refused(
                 handle=handle,

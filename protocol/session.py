@@ -60,7 +60,8 @@ class CloudSession:
     begun, so that a pass that outlives its answer can be told apart. ``reply_time`` is the smoothed
     time from a verdict to the edge's next frame, ``node_gap`` that between guesses of one epoch,
     ``queue_time`` and ``target_time`` are the engine's figures of the last pass, all in seconds.
-    ``passes`` counts those that decided something for the answer.
+    ``passes`` counts those that decided something for the answer. ``admitted``: it is the answer's
+    turn; ``uncharged``: ids read or answered that its key's account does not know of yet.
     """
 
     def __init__(self, key: bytes, secret: bytes, owner: str) -> None:
@@ -95,6 +96,8 @@ class CloudSession:
         self.queue_time = 0.0
         self.target_time = 0.0
         self.passes = 0
+        self.admitted = True
+        self.uncharged = 0
 
     # --- the edge's messages ----------------------------------------------------------------
 
@@ -125,6 +128,7 @@ class CloudSession:
             self.answer, self.request = request.answer, request
             self.cut(request.base)
             self.ids.extend(ids)
+            self.uncharged += len(ids)
             self.prompt_len = request.prompt_len if request.ids else len(self.ids)
             self.running, self.ended = True, None
             self.begun += 1
@@ -215,12 +219,13 @@ class CloudSession:
 
     @property
     def active(self) -> bool:
-        """There is an answer to work on and somebody to tell."""
-        return self.running and self.link is not None
+        """There is an answer to work on, somebody to tell, and it is its turn."""
+        return self.running and self.admitted and self.link is not None
 
     def commit(self, tokens: Sequence[int]) -> None:
         """The target chose these next tokens. Every pending guess is compared with them."""
         self.ids.extend(tokens)
+        self.uncharged += len(tokens)
         self.window.committed_grew()
 
     def cut(self, length: int) -> None:

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from outrider.protocol import messages as m
 from outrider.protocol.errors import SessionError, SettingError
 from outrider.protocol.fingerprint import Vocabulary
+from outrider.protocol.queue import AnswerQueue, Capacity
+from outrider.protocol.quota import NO_QUOTA, Meter, Quota
 from outrider.protocol.session import CloudSession
+
+RETRY = 2.0
+"""Seconds after which it makes sense to ask for a session again."""
 
 
 @dataclass(slots=True)
 class CloudConfig:
     """What the cloud is and allows. ``render`` turns an open's messages or text into ids.
+
+    ``capacity`` None: every answer is worked on at once. A connection on which nothing runs and
+    nothing comes for ``idle_seconds`` is closed.
 
     ``render`` raises :class:`SessionError` for what it cannot honour; it must be quick, since the
     driver's loop waits for it.
@@ -28,6 +37,8 @@ class CloudConfig:
     agent: str
     render: Callable[[m.Open], tuple[int, ...]]
     objective: str = "latency"
+    capacity: Capacity | None = None
+    idle_seconds: float = 600.0
 
     def __post_init__(self) -> None:
         """Refuse limits that an edge could break before it knows them."""
@@ -45,14 +56,26 @@ class SessionTable:
     """All sessions of one verifier, by key. The only owner of their lives.
 
     ``load`` is the share of capacity in use, told in verdicts; while ``closing``, no answer begins.
+    ``quotas`` are those of the keys that have any, by name; the queue says whose turn it is.
     """
 
     config: CloudConfig
     sessions: dict[bytes, CloudSession] = field(default_factory=dict)
     load: float = 0.0
     closing: bool = False
+    quotas: Mapping[str, Quota] = field(default_factory=dict)
+    meter: Meter = field(default_factory=Meter)
+    queue: AnswerQueue = field(init=False)
+    refused: Counter[str] = field(default_factory=Counter)
 
-    def obtain(self, key: bytes, secret: bytes, owner: str) -> CloudSession:
+    def __post_init__(self) -> None:
+        self.queue = AnswerQueue(self.config.capacity)
+
+    def quota(self, owner: str) -> Quota:
+        """What the holder of this key may ask."""
+        return self.quotas.get(owner, NO_QUOTA)
+
+    def obtain(self, key: bytes, secret: bytes, owner: str, now: float) -> CloudSession:
         """The session with this key, made if need be.
 
         Raises:
@@ -63,11 +86,20 @@ class SessionTable:
             if not hmac.compare_digest(session.secret, secret) or session.owner != owner:
                 raise SessionError("this session belongs to another client", code="session_secret")
             return session
-        if len(self.sessions) >= self.config.limits.max_sessions and not self._evict():
+        own = [s for s in self.sessions.values() if s.owner == owner]
+        limit = self.quota(owner).sessions
+        if limit is not None and len(own) >= limit and not self._evict(own, now):
             raise SessionError(
-                f"the verifier is full: {len(self.sessions)} sessions. Try again later.",
+                f"this key may have {limit} sessions at once, and has them",
+                code="quota",
+                retry_after=RETRY,
+            )
+        everybody = list(self.sessions.values())
+        if len(everybody) >= self.config.limits.max_sessions and not self._evict(everybody, now):
+            raise SessionError(
+                f"the verifier is full: {len(everybody)} sessions. Try again later.",
                 code="full",
-                retry_after=2.0,
+                retry_after=RETRY,
             )
         session = self.sessions[key] = CloudSession(key, secret, owner)
         return session
@@ -79,22 +111,39 @@ class SessionTable:
             return None
         return session if hmac.compare_digest(session.secret, secret) else None
 
-    def drop(self, session: CloudSession) -> None:
+    def admit(self, session: CloudSession, now: float) -> None:
+        """Check that the session may begin one more answer now.
+
+        Raises:
+            SessionError: the queue is full, or the key has used up its tokens.
+        """
+        self.meter.check(session.owner, self.quota(session.owner), now)
+        self.queue.check(self.sessions.values(), session)
+
+    def drop(self, session: CloudSession, now: float) -> None:
         """Forget a session."""
+        self._charge(session, now)
         self.sessions.pop(session.key, None)
         session.running, session.link = False, None
 
     def expire(self, now: float) -> None:
-        """Forget sessions that nobody came back for in time."""
+        """Forget sessions that nobody came back for in time; let in those whose turn it is."""
         limit = now - self.config.limits.detached_seconds
         for session in list(self.sessions.values()):
+            self._charge(session, now)
             if session.link is None and session.idle_since < limit:
-                self.drop(session)
+                self.drop(session, now)
+        self.queue.settle(self.sessions, now)
 
-    def _evict(self) -> bool:
-        """Make room: the session that has been detached longest goes."""
-        detached = [s for s in self.sessions.values() if s.link is None]
+    def _charge(self, session: CloudSession, now: float) -> None:
+        if session.uncharged:
+            self.meter.charge(session.owner, session.uncharged, self.quota(session.owner), now)
+            session.uncharged = 0
+
+    def _evict(self, among: list[CloudSession], now: float) -> bool:
+        """Make room: the one that has been detached longest goes."""
+        detached = [s for s in among if s.link is None]
         if not detached:
             return False
-        self.drop(min(detached, key=lambda s: s.idle_since))
+        self.drop(min(detached, key=lambda s: s.idle_since), now)
         return True

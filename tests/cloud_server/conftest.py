@@ -73,7 +73,7 @@ class Desk:
         link: object = "link",
     ) -> CloudSession:
         """An answer begins, at position 0."""
-        session = self.table.obtain(name, b"secret", "")
+        session = self.table.obtain(name, b"secret", "", 0.0)
         session.bind(link, session.n + 1, 0)
         request = Open(
             handle=0,
