@@ -183,7 +183,7 @@ def test_the_wait_ends_with_the_hello() -> None:
     pair.settle()
     assert pair.machine.next_timeout() is None
     assert pair.connection.next_timeout() == pair.table.config.idle_seconds
-    pair.connection.handle_timeout(1e9)
+    pair.connection.handle_timeout(pair.table.config.idle_seconds - 1)
     pair.machine.handle_timeout(1e9)
     assert pair.machine.state is edge_module.State.READY
     assert pair.connection.state is cloud_module.State.READY
