@@ -45,7 +45,7 @@ def cloud(model: str) -> None:
 
     async def serve() -> None:
         target = LlamaTarget.load(model, n_ctx=CLOUD_CTX, slots=2, threads=1)
-        service = Verifier(target, load_tokenizer(model), ServiceSettings(port=0))
+        service = Verifier(target, load_tokenizer(model), ServiceSettings(port=0, rehearse=2.0))
         server = await service.start()
         say(url=server.url)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)

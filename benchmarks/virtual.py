@@ -154,7 +154,7 @@ def _world(
         ),
         costs=Costs(
             target_pass=machine.target_pass,
-            target_token=0.0,
+            target_token=machine.target_token,
             draft_step=machine.draft_step,
             draft_prefill=1 / machine.prefill_rate,
         ),

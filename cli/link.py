@@ -158,7 +158,8 @@ async def _answer(client: EdgeClient, edge: Edge, prompt: str, max_tokens: int) 
         if isinstance(event, Answer):
             answer = event
     known, stats = client.machine.link, client.stats
-    target = known.target or _by_the_clock(answer)
+    told = known.passes.of(1) if known.passes.known else None
+    target = told or known.target or _by_the_clock(answer)
     step = stats.draft_seconds / stats.drafted if stats and stats.drafted else None
     return {
         "tokens": len(answer.ids),
@@ -191,6 +192,7 @@ def _modes(
     from outrider.edge_client.policy import Observed
     from outrider.protocol.link import LinkEstimator
 
+    passes = client.machine.link.passes
     target, step, right = answered["pass_ms"], answered["draft_step_ms"], answered["acceptance"]
     most = LONGEST if longest is None else longest
     found = []
@@ -208,12 +210,15 @@ def _modes(
                 step=step / 1000,
                 target=target / 1000,
                 rtt=measured.median,
+                passes=passes,
             )
             length, rate = f.best_lockstep(figures, most)
             row |= {"lockstep_length": length, "lockstep_tps": rate}
             row["streaming_tps"] = f.streaming(figures)
             seen = Observed(
                 session=0,
+                answer=1,
+                now=0.0,
                 link=LinkEstimator(
                     srtt=measured.median,
                     rttvar=measured.jitter,
@@ -221,6 +226,7 @@ def _modes(
                     goodput_up=measured.goodput,
                     queue=(answered["queue_ms"] or 0.0) / 1000,
                     target=figures.target,
+                    passes=passes,
                 ),
                 objective=objective,
                 acceptance=right,

@@ -22,6 +22,9 @@ ADDRESS = "Address and access"
 QUEUE = 4
 """Sessions that may exist for each one that is served at once; the others wait their turn."""
 
+REHEARSAL = 2.0
+"""Seconds at most in which the target's passes are timed before the first edge comes."""
+
 
 def serve(
     *,
@@ -232,6 +235,7 @@ def serve(
         drain_seconds=drain_seconds,
         objective=objective.value,
         draft_max=draft_max,
+        rehearse=REHEARSAL,
         engine=EngineSettings(lookup=lookup),
     )
     check_address(settings)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from outrider.cloud_server.engine import CloudEngine, Forward
 from outrider.cloud_server.own_drafter import OwnDraft, OwnDrafter, check_vocabulary
 from outrider.cloud_server.planner import EngineSettings
+from outrider.cloud_server.rehearsal import rehearse
 from outrider.cloud_server.targets.base import Decided, Target
 from outrider.protocol.cloud import CloudConnection
 from outrider.protocol.errors import BackendError, LinkError, OutriderError, SessionError
@@ -40,7 +41,8 @@ class ServiceSettings:
     """Where to listen and what to allow. Sizes in bytes, tokens and counts; times in seconds.
 
     ``objective`` is the dearest that is granted, ``draft_max`` the most guesses at a time of the
-    verifier's own draft model.
+    verifier's own draft model. ``rehearse`` is how long the target's passes may be timed before
+    the first edge comes; 0: not at all.
     """
 
     host: str = "127.0.0.1"
@@ -56,6 +58,7 @@ class ServiceSettings:
     drain_seconds: float = 30.0
     objective: Objective = "latency"
     draft_max: int = 16
+    rehearse: float = 0.0
     engine: EngineSettings = field(default_factory=EngineSettings)
 
 
@@ -142,6 +145,9 @@ class Verifier:
             SettingError: the address is in use, or open to the world without key and certificate.
         """
         settings = self.settings
+        if settings.rehearse > 0:
+            seconds = settings.rehearse
+            self.engine.rehearsed(await self._thread.run(rehearse, self.target, seconds))
         self._server = await serve(
             self._handle,
             settings.host,

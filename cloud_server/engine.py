@@ -6,7 +6,7 @@ the thread that owns the model, or a simulator charges its cost in virtual time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from outrider.cloud_server.kv_cache import Slot, SlotTable
@@ -190,7 +190,7 @@ class CloudEngine:
             self._failed(work, result)
             return
         fed = sum(len(row.ids) - row.cut for row in work.rows)
-        self.planner.pass_time.observe(fed, now - work.started)
+        self._took(fed, now - work.started)
         for item, row, decided in zip(work.items, work.rows, result, strict=True):
             item.slot.ids = row.ids
             session = item.session
@@ -200,6 +200,15 @@ class CloudEngine:
             if row.want and session.running and same:
                 session.passes += 1
                 self._commit(session, item.part, decided, now)
+
+    def rehearsed(self, times: Sequence[tuple[int, float]]) -> None:
+        """Passes made before anybody came: tokens and seconds of each."""
+        for tokens, seconds in times:
+            self._took(tokens, seconds)
+
+    def _took(self, tokens: int, seconds: float) -> None:
+        self.planner.pass_time.observe(tokens, seconds)
+        self.table.pass_times = self.planner.pass_time.curve()
 
     def _commit(self, session: CloudSession, part: Part, decided: Decided, now: float) -> None:
         tokens = judge(part.chain, decided.ids)

@@ -17,6 +17,9 @@ LEAST_WEIGHT = 0.5
 
 SIZE_GAIN = 1 / 16
 
+LARGEST_TOLD = 6
+"""Passes of less than 2 to this power tokens are told to edges: no draft is longer."""
+
 ACCEPTANCE_PRIOR, PRIOR_WEIGHT = 0.7, 4.0
 """Acceptance assumed of a drafter that has not been judged, and for how many guesses it counts."""
 
@@ -58,6 +61,11 @@ class PassTime:
         size.seconds += gain * (seconds - size.seconds)
         self._fit()
         self.known = True
+
+    def curve(self) -> tuple[tuple[float, float], ...]:
+        """Tokens and seconds of the sizes seen so far, at most that of a long draft."""
+        sizes = sorted(self._sizes.items())
+        return tuple((s.tokens, s.seconds) for bits, s in sizes if bits <= LARGEST_TOLD)
 
     def _fit(self) -> None:
         sizes = self._sizes.values()

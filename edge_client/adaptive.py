@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from outrider.edge_client.gate import Gate
 from outrider.edge_client.policy import MAX_DRAFT, Observed, Plan, Policy
 
 PRIOR, PRIOR_WEIGHT = 0.7, 8.0
@@ -69,8 +70,19 @@ class _Costs:
         judged = seen.judged + PRIOR_WEIGHT
         alpha = min(BEST, max(1 - BEST, right / judged))
         link = seen.link
-        target = (link.target if link.target is not None else 0.03) + (link.queue or 0.0)
+        unknown = link.passes.of(1) if link.passes.known else 0.03
+        target = (unknown if link.target is None else link.target) + (link.queue or 0.0)
         return cls(alpha, seen.draft_step or 0.0, max(1e-4, target), link.srtt or 0.0, judged)
+
+    @property
+    def hopeful(self) -> float:
+        """An acceptance that is one standard error better than measured.
+
+        A guess too many costs little, while nobody learns by not trying, and right guesses come in
+        runs.
+        """
+        error = math.sqrt(self.alpha * (1 - self.alpha) / self.judged)
+        return min(BEST, self.alpha + error)
 
     def tokens(self, length: int) -> float:
         """Expected tokens of a pass with so many guesses."""
@@ -86,17 +98,13 @@ class _Costs:
         While news and a guess travel, the cloud alone makes rtt / target tokens; with ``ahead``
         guesses standing, so many fewer have to be caught up with. A ``fresh`` answer is begun by
         both ends at once: there is no trip to catch up with.
-
-        At an acceptance that is one standard error better than measured: a guess too many costs
-        little, while nobody learns by not trying, and right guesses come in runs.
         """
         behind = 0.0 if fresh else max(0.0, self.rtt - ahead * self.target)
         gain = self.target - self.step
         if behind and gain <= 0:
             return 0.0  # the cloud alone is as quick as the drafter: it never gets ahead
-        error = math.sqrt(self.alpha * (1 - self.alpha) / self.judged)
         first = 1 + (behind / gain if behind else 0.0)
-        return float(min(BEST, self.alpha + error) ** first)
+        return float(self.hopeful**first)
 
 
 @dataclass(slots=True)
@@ -116,6 +124,7 @@ class Adaptive(Policy):
         self._longest = min(longest, MAX_DRAFT)
         self._floor = floor
         self._memories: dict[int, _Memory] = {}
+        self._gate = Gate()
         self.reason = "nothing measured yet"
 
     @property
@@ -128,6 +137,18 @@ class Adaptive(Policy):
         memory = self._memories.setdefault(observed.session, _Memory())
         if observed.emitted == 0:
             memory.stopped_at = None
+        if observed.objective == "cost":  # fewer passes are wanted, even if they take longer
+            return self._ride(observed, costs, memory)
+        gate = self._gate
+        gate.observe(observed)
+        if gate.decide(observed, costs.hopeful):
+            plan = self._ride(observed, costs, memory)
+        else:
+            plan, self.reason = OFF, gate.reason
+        gate.chose(observed, riding=plan.frame > 0)
+        return plan
+
+    def _ride(self, observed: Observed, costs: _Costs, memory: _Memory) -> Plan:
         if not self._joins_in_time(observed, costs):
             self.reason = "the answer will have ended before the prompt is read here"
             return OFF

@@ -173,6 +173,8 @@ class EdgeEngine:
             right, judged = right + USUAL_WEIGHT * self._usual, judged + USUAL_WEIGHT
         observed = Observed(
             session=session.handle,
+            answer=session.answer,
+            now=now,
             link=self.machine.link,
             objective=session.objective,
             acceptance=right / judged if judged else None,

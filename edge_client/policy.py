@@ -22,11 +22,14 @@ class Observed:
 
     ``session`` tells sessions apart, since one policy serves all of an edge. ``acceptance`` is the
     share of ``judged`` recent guesses that were right. ``behind`` ids have to
-    be evaluated before the drafter can guess, at ``prefill_rate`` ids a second. The answer has
-    ``emitted`` tokens and at most ``left`` to come; ``ahead`` guesses after them stand so far.
+    be evaluated before the drafter can guess, at ``prefill_rate`` ids a second. Answer number
+    ``answer`` has ``emitted`` tokens at ``now`` and at most ``left`` to come; ``ahead`` guesses
+    after them stand so far.
     """
 
     session: int
+    answer: int
+    now: float
     link: LinkEstimator
     objective: str
     acceptance: float | None

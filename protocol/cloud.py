@@ -170,8 +170,7 @@ class CloudConnection:
             raise RemoteProtocolError(
                 f"wire version {hello.version}; this cloud speaks {m.WIRE_VERSION}", code="version"
             )
-        mine = config.vocabulary.fingerprint()
-        theirs = hello.fingerprint
+        mine, theirs = config.vocabulary.fingerprint(), hello.fingerprint
         if not 0 < theirs.size < 2**31:
             raise RemoteProtocolError(f"a vocabulary of {theirs.size} ids")
         self._codec.learn(theirs.size)
@@ -183,6 +182,7 @@ class CloudConnection:
         self._move("hello")
         self._deadline = self.heard_at + config.idle_seconds
         self._same_template = theirs.template == mine.template
+        alike = theirs.special == mine.special
         self._outbox.put(
             m.Welcome(
                 version=m.WIRE_VERSION,

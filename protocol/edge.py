@@ -31,7 +31,7 @@ from outrider.protocol.fingerprint import (
     differing_specials,
     first_segment,
 )
-from outrider.protocol.link import LinkEstimator
+from outrider.protocol.link import LinkEstimator, PassCurve
 from outrider.protocol.outbox import PART_BYTES, Assembler, Outbox
 from outrider.protocol.packing import frame_size
 
@@ -259,6 +259,7 @@ class EdgeMachine:
         self.welcome = welcome
         for session in self.sessions:
             session.limit(welcome.limits)
+        self.link.passes = PassCurve(welcome.pass_times)
         self.never_draft = frozenset()
         if welcome.specials is not None:
             self.never_draft = differing_specials(self.vocabulary.specials, welcome.specials)

@@ -334,7 +334,8 @@ class EdgeSession:
         if verdict.node is not None:
             own = self.window.resolve(verdict.epoch, verdict.node, length)
         if verdict.ack is not None:
-            self._sent.acknowledged(verdict.ack, now, link)
+            # The first pass of an answer read the prompt: its time says nothing of the others.
+            self._sent.acknowledged(verdict.ack, now, link, usual=self.emitted > 0)
         yield self._commit((*own, *verdict.ids), len(own), verdict.ack)
 
     def check_end(self, finished: Finished) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 ALPHA, BETA = 1 / 8, 1 / 4
 """Gains of the smoothed round trip and its variation: RFC 6298, section 2."""
@@ -10,11 +12,42 @@ ALPHA, BETA = 1 / 8, 1 / 4
 GOODPUT_GAIN = 1 / 4
 
 
+class PassCurve:
+    """What a pass of the target takes, by the tokens in it, as the cloud told; maybe nothing.
+
+    Between the sizes told it is a line, beyond them the last of these lines goes on.
+    """
+
+    def __init__(self, points: Sequence[tuple[float, float]] = ()) -> None:
+        """``points``: tokens and seconds. What cannot be such a pair is left out."""
+        self.points = sorted(
+            {tokens: seconds for tokens, seconds in points if _sound(tokens, seconds)}.items()
+        )
+
+    @property
+    def known(self) -> bool:
+        """The time of passes of different sizes was told."""
+        return len(self.points) > 1
+
+    def of(self, tokens: float) -> float:
+        """Seconds of a pass over ``tokens``; only where :attr:`known`."""
+        points = self.points
+        at = next((i for i, p in enumerate(points) if p[0] >= tokens), len(points) - 1)
+        (x0, y0), (x1, y1) = points[max(0, at - 1) : max(0, at - 1) + 2]
+        # A larger pass never takes less time: where it seems to, that is noise.
+        return max(1e-6, y0 + (tokens - x0) * max(0.0, (y1 - y0) / (x1 - x0)))
+
+
+def _sound(tokens: float, seconds: float) -> bool:
+    return 1 <= tokens < math.inf and 0 < seconds < math.inf
+
+
 @dataclass(slots=True)
 class LinkEstimator:
     """Round-trip and goodput estimates, and the verifier's own times as its acks tell them.
 
     Times in seconds, rates in bytes a second, ``load`` a share from 0 to 1; None is unknown.
+    ``passes`` is what the cloud said when the link was made.
 
     Filters follow RFC 6298. As in QUIC (RFC 9002, section 5.3) the delay that the peer reports is
     subtracted; here from the smallest round trip too, since a pass of the target is part of every
@@ -29,6 +62,7 @@ class LinkEstimator:
     queue: float | None = None
     target: float | None = None
     load: float = 0.0
+    passes: PassCurve = field(default_factory=PassCurve)
 
     def served(self, queue: float, target: float, load: float) -> None:
         """The peer says how long a frame waited there, how long the target took, and its load."""

@@ -134,6 +134,7 @@ class Welcome(Message, frozen=True, kw_only=True):
 
     ``specials`` is sent only where the special tokens differ, so that the edge can tell which ids
     it must never draft; ``same_template`` false: the edge sends messages and the cloud renders.
+    ``pass_times`` says what the target's passes take: tokens in a pass, seconds; the fewest first.
     """
 
     version: Count
@@ -146,6 +147,7 @@ class Welcome(Message, frozen=True, kw_only=True):
     specials: dict[int, bytes] | None = None
     objective: str = "latency"
     features: tuple[str, ...] = ()
+    pass_times: tuple[tuple[float, float], ...] = ()
 
 
 class Mismatch(Message, frozen=True, kw_only=True):

@@ -29,9 +29,15 @@ class SentFrames:
         self._count += 1
         self._times.append((self._count, now))
 
-    def acknowledged(self, ack: Ack, now: float, link: LinkEstimator) -> None:
-        """A round-trip sample from the frame that the ack names; saturated times give none."""
-        link.served(ack.queue, ack.target, ack.load)
+    def acknowledged(
+        self, ack: Ack, now: float, link: LinkEstimator, *, usual: bool = True
+    ) -> None:
+        """A round-trip sample from the frame that the ack names; saturated times give none.
+
+        ``usual``: the pass was one like others, so that its times count too.
+        """
+        if usual:
+            link.served(ack.queue, ack.target, ack.load)
         while self._times:
             frame, sent = self._times.popleft()
             if frame & 0xFF == ack.frame:

@@ -56,6 +56,7 @@ class SessionTable:
     """All sessions of one verifier, by key. The only owner of their lives.
 
     ``load`` is the share of capacity in use, told in verdicts; while ``closing``, no answer begins.
+    ``pass_times`` are tokens and seconds of passes, told in welcomes.
     ``quotas`` are those of the keys that have any, by name; the queue says whose turn it is.
     """
 
@@ -63,6 +64,7 @@ class SessionTable:
     sessions: dict[bytes, CloudSession] = field(default_factory=dict)
     load: float = 0.0
     closing: bool = False
+    pass_times: tuple[tuple[float, float], ...] = ()
     quotas: Mapping[str, Quota] = field(default_factory=dict)
     meter: Meter = field(default_factory=Meter)
     queue: AnswerQueue = field(init=False)

@@ -111,6 +111,18 @@ def test_nothing_to_gain_nothing_lost() -> None:
     assert rate(ADAPTIVE, "a", 30, alpha=0.0) == pytest.approx(rate(CLOUD, "a", 30), rel=0.03)
 
 
+@pytest.mark.parametrize("link", ["loopback", "lte"])
+@pytest.mark.parametrize("name", ["qwen-code-t1", "qwen-prose-t1"])
+def test_where_passes_over_several_tokens_are_dear_it_stops(name: str, link: str) -> None:
+    """Class d: a pass costs nearly as many times as much as it judges tokens."""
+    strategies = [CLOUD, STREAMING, ADAPTIVE]
+    rates = [
+        float(r["tokens_per_second"])
+        for r in cell_rows(Place("d", link, name, Load(4, 200)), strategies)
+    ]
+    assert rates[2] >= 0.97 * rates[0]
+
+
 def test_co_located_users_are_behind_the_link() -> None:
     machine, pair = MACHINES["a"], find_record("independent 0.8")
     near = run(co_located(4), machine, find_link("rtt 0", 1), pair, SMALL)
@@ -122,7 +134,12 @@ def test_co_located_users_are_behind_the_link() -> None:
 
 
 def test_pearl_drafts_as_long_as_a_pass_lasts() -> None:
-    assert [pearl(m).name for m in MACHINES.values()] == ["pearl 2", "pearl 1", "pearl 16"]
+    assert [pearl(m).name for m in MACHINES.values()] == [
+        "pearl 2",
+        "pearl 1",
+        "pearl 16",
+        "pearl 1",
+    ]
 
 
 def test_the_drafters_of_a_row_are_named() -> None:

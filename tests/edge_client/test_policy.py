@@ -34,7 +34,8 @@ def seen(
     if link is None:
         link = LinkEstimator(srtt=rtt, rttvar=None if rtt is None else rtt / 4, min_rtt=rtt)
         link.target, link.queue = target, None if target is None else 0.0
-    usual = {"session": 0, "prefill_rate": 500.0, "behind": 1, "left": 400, "emitted": 100}
+    usual = {"session": 0, "answer": 1, "now": 0.0, "prefill_rate": 500.0, "behind": 1}
+    usual |= {"left": 400, "emitted": 100}
     return Observed(
         link=link,
         objective=objective,
