@@ -192,10 +192,9 @@ class CloudConnection:
                 eos=config.eos,
                 limits=self.table.quota(self.owner).limits(config.limits),
                 same_template=self._same_template,
-                specials=None
-                if theirs.special == mine.special
-                else dict(config.vocabulary.specials),
+                specials=None if alike else dict(config.vocabulary.specials),
                 objective=self.table.quota(self.owner).dearest(config.objective),
+                pass_times=self.table.pass_times,
             )
         )
 
