@@ -26,11 +26,15 @@ def toy_factory(tmp_path_factory):
     transformers = pytest.importorskip("transformers")
     torch.set_num_threads(1)
 
-    def make(kind, *, head="ForCausalLM", **config):
+    def make(kind, *, head=None, **config):
         torch.manual_seed(0)
         settings = getattr(transformers, f"{kind}Config")(**(SMALL | config))
         folder = tmp_path_factory.mktemp(kind.lower())
-        getattr(transformers, f"{kind}{head}")(settings).save_pretrained(folder)
+        if head:
+            model = getattr(transformers, f"{kind}{head}")(settings)
+        else:
+            model = transformers.AutoModelForCausalLM.from_config(settings)
+        model.save_pretrained(folder)
         return folder
 
     return make
