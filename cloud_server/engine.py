@@ -75,6 +75,8 @@ class EngineStats:
     own_seconds: float = 0.0
     own_dropped: int = 0
     failures: int = 0
+    prompt_tokens: int = 0
+    cached_prompt_tokens: int = 0
 
 
 class CloudEngine:
@@ -98,6 +100,8 @@ class CloudEngine:
         self.stats = EngineStats()
         self._token_bytes = token_bytes
         self._slots = SlotTable(info.slots)
+        self._prompted: dict[bytes, int] = {}
+        table.cached = self.cached
         self._endings: dict[bytes, tuple[int, Ending]] = {}
 
     # --- work -------------------------------------------------------------------------------
@@ -134,6 +138,15 @@ class CloudEngine:
         pairs = [self._row(session, slot, part, now) for session, slot, part in parts]
         return Forward(tuple(row for row, _ in pairs), tuple(item for _, item in pairs), now)
 
+    def cached(self, session: CloudSession) -> int:
+        """How many ids of a prompt that was just opened need not be evaluated again."""
+        return min(self._slots.found(session), session.prompt_len - 1)
+
+    @property
+    def cache_usage(self) -> float:
+        """Share of the cache that holds ids, whoever's; 1 is full."""
+        return self._slots.held / (self.info.slots * self.info.n_ctx)
+
     def _draft(self, session: CloudSession, plan: Thin, now: float) -> OwnDraft:
         """Work for our own draft model, behind the edge's live guesses."""
         assert self.own is not None
@@ -158,6 +171,7 @@ class CloudEngine:
     def _tidy(self) -> None:
         """Forget what belonged to sessions that are gone."""
         alive = self.table.sessions.keys()
+        self._prompted = {k: v for k, v in self._prompted.items() if k in alive}
         if self._endings.keys() - alive:
             self._endings = {k: v for k, v in self._endings.items() if k in alive}
             self.planner.forget(set(alive))
@@ -178,7 +192,12 @@ class CloudEngine:
             want=part.want,
             sampling=session.request.sampling if session.request else Sampling(),
             prompt_len=min(session.prompt_len, part.end),  # a chunk may end inside the prompt
+            source=self._slots.source(slot, session.ids),
         )
+        if self._prompted.get(session.key) != session.begun:
+            self._prompted[session.key] = session.begun
+            self.stats.prompt_tokens += session.prompt_len
+            self.stats.cached_prompt_tokens += min(row.cut, session.prompt_len)
         theirs = len(part.chain) - part.own
         ready = session.frame_at if theirs and session.frame_at is not None else now
         return row, Item(session, slot, session.begun, len(session.ids), part, ready)
@@ -192,7 +211,7 @@ class CloudEngine:
         fed = sum(len(row.ids) - row.cut for row in work.rows)
         self._took(fed, now - work.started)
         for item, row, decided in zip(work.items, work.rows, result, strict=True):
-            item.slot.ids = row.ids
+            self._slots.fed(item.slot, row.ids)
             session = item.session
             session.queue_time = max(0.0, work.started - item.ready_at)
             session.target_time = now - work.started

@@ -1,7 +1,9 @@
 """Which session's ids lie in which slot of the target's cache.
 
 KV is a cache, never session state: a slot remembers the ids it was fed, and the next pass keeps the
-longest common prefix, whatever happened to the session meanwhile.
+longest common prefix, whatever happened to the session meanwhile. A slot that nobody works in keeps
+its ids until it is needed: the next turn finds them, and so does another session of the same key
+whose text begins alike.
 """
 
 from __future__ import annotations
@@ -12,15 +14,24 @@ from dataclasses import dataclass, field
 from outrider.protocol.session import CloudSession
 from outrider.runtime.lm.base import common_prefix
 
+WORTH = 32
+"""A common beginning of fewer ids is sooner evaluated again than looked after."""
+
 
 @dataclass(slots=True)
 class Slot:
-    """One sequence of the target's cache: ``ids`` were fed to it, last for ``session``."""
+    """One sequence of the target's cache: ``ids`` were fed to it, last for ``session``.
+
+    ``owner`` names the key that they came under. ``source``: another slot whose beginning can be
+    copied into this one before it is first fed for its session.
+    """
 
     index: int
     session: CloudSession | None = None
     ids: Sequence[int] = field(default_factory=list)
     used: float = 0.0
+    owner: str = ""
+    source: Slot | None = None
 
 
 class SlotTable:
@@ -31,20 +42,68 @@ class SlotTable:
 
     def obtain(self, session: CloudSession, now: float) -> Slot | None:
         """The session's slot, or one that can be taken for it; None while all are working."""
-        own = next((s for s in self._slots if s.session is session), None)
-        slot = own or min(
-            (s for s in self._slots if s.session is None or not s.session.active),
-            key=lambda s: s.used,
-            default=None,
-        )
+        slot = next((s for s in self._slots if s.session is session), None)
+        if slot is None:
+            slot = self._take(session)
         if slot is not None:
             slot.session, slot.used = session, now
         return slot
 
+    def _take(self, session: CloudSession) -> Slot | None:
+        """The longest unused slot, or the one that holds the beginning of the session's text.
+
+        That one is left to its session where much would be lost: its beginning is copied.
+        """
+        free = [s for s in self._slots if s.session is None or not s.session.active]
+        if not free:
+            return None
+        slot = min(free, key=lambda s: (bool(s.ids), s.used))
+        alike, shared = self._alike(session)
+        if alike is slot or (alike in free and len(alike.ids) - shared < WORTH):
+            slot = alike
+        else:
+            slot.ids, slot.source = [], alike  # what another key's text left is nobody's any more
+        slot.owner = session.owner
+        return slot
+
+    def _alike(self, session: CloudSession) -> tuple[Slot | None, int]:
+        """The slot of the same key that holds most of the beginning of the session's text."""
+        best, most = None, WORTH - 1
+        for slot in self._slots:
+            if slot.owner == session.owner and slot.ids:
+                shared = common_prefix(slot.ids, session.ids)
+                if shared > most:
+                    best, most = slot, shared
+        return best, most
+
     def spoil(self, index: int) -> None:
         """A pass failed: what the slot holds is unknown."""
-        self._slots[index].ids = []
+        self.fed(self._slots[index], [])
+
+    def fed(self, slot: Slot, ids: Sequence[int]) -> None:
+        """The slot holds ``ids`` from now on."""
+        slot.ids, slot.source = ids, None
 
     def cached(self, slot: Slot, ids: list[int]) -> int:
         """How many leading ids of ``ids`` need not be evaluated again."""
-        return common_prefix(slot.ids, ids)
+        return max(common_prefix(s.ids, ids) for s in (slot, slot.source or slot))
+
+    def source(self, slot: Slot, ids: list[int]) -> int | None:
+        """The slot to copy that beginning from; None if it lies there already."""
+        other = slot.source
+        if other is None or common_prefix(other.ids, ids) <= common_prefix(slot.ids, ids):
+            return None
+        return other.index
+
+    def found(self, session: CloudSession) -> int:
+        """How many leading ids of a text that is to be evaluated are in the cache."""
+        own = next((s for s in self._slots if s.session is session), None)
+        if own is not None:
+            return self.cached(own, session.ids)
+        alike, shared = self._alike(session)
+        return 0 if alike is None else shared
+
+    @property
+    def held(self) -> int:
+        """Ids in the cache, of sessions at work and idle ones."""
+        return sum(len(slot.ids) for slot in self._slots)

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import enum
 
+import msgspec
+
 from outrider.protocol import messages as m
 from outrider.protocol.admission import check_open, check_text
 from outrider.protocol.codec import Codec
@@ -246,7 +248,9 @@ class CloudConnection:
             self.table.admit(session, now)
         self._serve(session, request, now)
         known = request.base + len(request.ids)
-        self._outbox.put(session.open(request, ids, known, objective), request.handle)
+        opened = session.open(request, ids, known, objective)
+        cached = min(self.table.cached(session), opened.prompt_len)
+        self._outbox.put(msgspec.structs.replace(opened, cached=cached), request.handle)
         self.table.queue.join(session)
         if len(session.ids) >= config.n_ctx and session.running:
             # Given back when its last token had filled the context: only the end is missing.

@@ -58,6 +58,7 @@ class SessionTable:
     ``load`` is the share of capacity in use, told in verdicts; while ``closing``, no answer begins.
     ``pass_times`` are tokens and seconds of passes, told in welcomes.
     ``quotas`` are those of the keys that have any, by name; the queue says whose turn it is.
+    ``cached`` says how many ids of a prompt need no evaluation; the engine puts itself there.
     """
 
     config: CloudConfig
@@ -69,6 +70,7 @@ class SessionTable:
     meter: Meter = field(default_factory=Meter)
     queue: AnswerQueue = field(init=False)
     refused: Counter[str] = field(default_factory=Counter)
+    cached: Callable[[CloudSession], int] = lambda _session: 0
 
     def __post_init__(self) -> None:
         self.queue = AnswerQueue(self.config.capacity)

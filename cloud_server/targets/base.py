@@ -30,6 +30,7 @@ class Row:
     sequence (committed ids, then the chain of drafts to judge), so that penalties see each
     position's own past. Decisions are wanted for the last ``want`` positions: the choice made
     after ``ids[:len(ids) - want + 1]``, ..., after ``ids``. ``want`` 0 is prefill only.
+    ``source``: the ids to keep are those of that slot, and are copied from there first.
     """
 
     slot: int
@@ -38,6 +39,7 @@ class Row:
     want: int
     sampling: Sampling
     prompt_len: int
+    source: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

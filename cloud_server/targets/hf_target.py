@@ -73,6 +73,10 @@ class HfTarget(Target):
         """Feed each of distinct slots; logits ``[want, width]`` of each, on the device."""
 
     @abstractmethod
+    def _copy(self, source: int, slot: int, length: int) -> None:
+        """Let ``slot`` hold the first ``length`` ids of ``source`` and nothing else."""
+
+    @abstractmethod
     def _spoil(self, slots: list[int]) -> None:
         """What these slots hold is unknown: they are empty from now on."""
 
@@ -114,6 +118,9 @@ class HfTarget(Target):
         found: dict[int, list[Tensor]] = {row.slot: [] for row in rows}
         try:
             with torch.inference_mode():
+                for row in rows:
+                    if row.source is not None:
+                        self._copy(row.source, row.slot, row.cut)
                 for part in feeds(rows, self._width):
                     for feed, logits in zip(part, self._feed(part), strict=True):
                         found[feed.slot].append(logits)

@@ -97,5 +97,8 @@ class LlamaTarget(Target):
             return []
         check_rows(rows, self.lengths(), self.info, self._model.row_width)
         for row in rows:
+            if row.source is not None:
+                self._model.copy(row.source, row.slot)
+        for row in rows:
             self._model.cut(row.slot, row.cut)
         return self._model.forward([(row.slot, row.ids[row.cut :], row.want) for row in rows])

@@ -6,6 +6,7 @@ batched.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,11 @@ class OracleTarget(HfTarget):
     def _spoil(self, slots: list[int]) -> None:
         for slot in slots:
             self._caches[slot] = None
+
+    def _copy(self, source: int, slot: int, length: int) -> None:
+        cache = self._caches[slot] = copy.deepcopy(self._caches[source])
+        if cache.get_seq_length() > length:
+            cache.crop(length - cache.get_seq_length())
 
     def _feed(self, part: Sequence[Feed]) -> list[Tensor]:
         return [self._feed_one(feed) for feed in part]

@@ -139,6 +139,13 @@ class SlotMemory(Cache):  # type: ignore[misc]
                 f"which {like.device} does not have; serve fewer at once or give a smaller context"
             ) from None
 
+    def copy(self, source: int, slot: int, length: int) -> None:
+        """The first ``length`` positions of one slot into another."""
+        for layer in self.layers:
+            for tensor in (layer.keys, layer.values):
+                if tensor is not None:
+                    tensor[slot, :, :length] = tensor[source, :, :length]
+
     @torch.inference_mode()
     def wipe(self, slots: list[int]) -> None:
         """After a failure: leave no NaN behind for whoever comes next."""

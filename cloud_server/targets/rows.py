@@ -35,8 +35,11 @@ def _problem(row: Row, lengths: Sequence[int], info: TargetInfo, width: int) -> 
     total = len(row.ids)
     if not 0 <= row.slot < len(lengths):
         return f"names no slot; there are slots 0 to {len(lengths) - 1}"
-    if not 0 <= row.cut <= lengths[row.slot]:
-        return f"keeps {row.cut} ids of a cache of {lengths[row.slot]}"
+    if row.source is not None and not 0 <= row.source < len(lengths):
+        return f"copies from slot {row.source}; there are slots 0 to {len(lengths) - 1}"
+    held = lengths[row.slot if row.source is None else row.source]
+    if not 0 <= row.cut <= held:
+        return f"keeps {row.cut} ids of a cache of {held}"
     if row.cut >= total:
         return f"feeds nothing: it keeps {row.cut} of {total} ids"
     if total > info.n_ctx:

@@ -112,7 +112,7 @@ class ScriptedTarget(Target):
             raise BackendError(f"{self.info.name} has been closed")
         check_rows(rows, self.lengths(), self.info, self._width)
         for row in rows:
-            held = self.cached[row.slot][: row.cut]
+            held = self.cached[row.slot if row.source is None else row.source][: row.cut]
             if held != list(row.ids[: row.cut]):
                 at = next(i for i, pair in enumerate(zip(held, row.ids)) if pair[0] != pair[1])  # noqa: B905
                 raise BackendError(

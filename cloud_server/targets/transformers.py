@@ -130,6 +130,10 @@ class TransformersTarget(HfTarget):
         """What keys and values take, all slots together."""
         return self._memory.nbytes
 
+    def _copy(self, source: int, slot: int, length: int) -> None:
+        self._memory.copy(source, slot, length)
+        self._lengths[slot] = length
+
     def _spoil(self, slots: list[int]) -> None:
         for slot in slots:
             self._lengths[slot] = 0

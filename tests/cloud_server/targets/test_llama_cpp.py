@@ -107,6 +107,45 @@ def test_slots_in_one_ragged_pass(target):
     assert target.forward([]) == []
 
 
+def test_a_beginning_is_copied_from_another_slot(target):
+    straight = target.forward([row([*PROMPT, 1, 2, 3], want=3)])[0]
+    target.forward([row([*PROMPT, *[8] * 9])])
+    cut = len(PROMPT)
+    both = [
+        Row(1, cut, [*PROMPT, 1, 2, 3], 3, GREEDY, cut, source=0),
+        row([*PROMPT, 4], cut=cut),  # the source goes on with another text in the same pass
+    ]
+    copied = target.forward(both)[0]
+    assert copied.ids == straight.ids
+    np.testing.assert_allclose(copied.margins, straight.margins, atol=1e-4)
+    assert target.lengths()[:2] == [cut + 1, cut + 3]
+
+
+def test_all_rows_are_one_decode(target, monkeypatch):
+    """Sessions of different lengths and counts are one call of llama.cpp."""
+    from outrider.runtime.lm import llama_cpp
+
+    target.forward([row([*PROMPT, 1]), row([1, 2], slot=1), row([3], slot=2)])
+    calls, real = [], llama_cpp.library()
+
+    class Counting:
+        def __getattr__(self, name):
+            return getattr(real, name)
+
+        def llama_decode(self, context, batch):
+            calls.append(batch.n_tokens)
+            return real.llama_decode(context, batch)
+
+    monkeypatch.setattr(llama_cpp, "library", Counting)
+    rows = [
+        row([*PROMPT, 1, 2, 3], cut=len(PROMPT), want=3),
+        row([1, 2, 3], cut=2, slot=1),
+        row([3, 4, 5, 6, 7], cut=1, want=2, slot=2),
+    ]
+    target.forward(rows)
+    assert calls == [3 + 1 + 4]
+
+
 def test_score_of_removed_tokens(target):
     sampling = Sampling(temperature=0.5, top_k=1, seed=8)
     chosen = target.forward([row(PROMPT, sampling=sampling)])[0]

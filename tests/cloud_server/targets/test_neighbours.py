@@ -65,7 +65,7 @@ class Crowd:
     def join(self, name: bytes, length: int, sampling: Sampling, tokens: int) -> Guest:
         prompt = [self.rng.randrange(VOCABULARY) for _ in range(length)]
         truth = plain(self.alone, prompt, sampling, tokens)
-        session = self.table.obtain(name, b"secret", "")
+        session = self.table.obtain(name, b"secret", "", self.now)
         session.bind("link", session.n + 1, 0)
         request = Open(
             handle=0,
@@ -130,7 +130,7 @@ def run(target: Target, alone: Target, seed: int, *, others: int, tokens: int) -
                     crowd_now[seat] = crowd.join(name, length, sampling, crowd.rng.randint(3, 20))
             elif not guest.session.active or chance < 0.04:  # its end, or it leaves or cancels
                 if chance < 0.02:
-                    crowd.table.drop(guest.session)
+                    crowd.table.drop(guest.session, crowd.now)
                 else:
                     guest.session.cancel(1)
                 gone.append(crowd_now.pop(seat))

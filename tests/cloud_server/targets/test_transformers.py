@@ -155,6 +155,23 @@ def test_torch_decides_like_numpy(target, monkeypatch):
     assert target.forward([row(PROMPT, want=0)])[0].ids == ()
 
 
+def test_a_beginning_is_copied_from_another_slot(target):
+    straight = target.forward([row([*PROMPT, 1, 2, 3], want=3)])[0]
+    target.forward([row([*PROMPT, *[8] * 9]), row([1], slot=2, prompt_len=1)])
+    both = [
+        Row(1, 5, [*PROMPT, 1, 2, 3], 3, GREEDY, 5, source=0),
+        row([*PROMPT, 4], cut=5),  # the source goes on with another text in the same pass
+    ]
+    copied = target.forward(both)[0]
+    assert copied.ids == straight.ids
+    np.testing.assert_allclose(copied.margins, straight.margins, atol=1e-4)
+    assert target.lengths() == [6, 8, 1]
+    with pytest.raises(BackendError, match="copies from slot 9"):
+        target.forward([Row(1, 5, [*PROMPT, 1], 1, GREEDY, 5, source=9)])
+    with pytest.raises(BackendError, match="keeps 5 ids of a cache of 1"):
+        target.forward([Row(1, 5, [*PROMPT, 1], 1, GREEDY, 5, source=2)])
+
+
 def test_score(target, model):
     sampling = Sampling(temperature=0.5, top_k=3, seed=8)
     ids = [*PROMPT, 4]
