@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from outrider.cloud_server.engine import CloudEngine, Forward
@@ -19,6 +20,7 @@ from outrider.cloud_server.targets.base import Decided, Target
 from outrider.protocol.cloud import CloudConnection
 from outrider.protocol.errors import BackendError, LinkError, OutriderError, SessionError
 from outrider.protocol.messages import Limits, Open
+from outrider.protocol.queue import Capacity
 from outrider.protocol.session import Objective
 from outrider.protocol.table import CloudConfig, SessionTable
 from outrider.runtime.lm.drafter import Drafter, Guess
@@ -41,8 +43,8 @@ class ServiceSettings:
     """Where to listen and what to allow. Sizes in bytes, tokens and counts; times in seconds.
 
     ``objective`` is the dearest that is granted, ``draft_max`` the most guesses at a time of the
-    verifier's own draft model. ``rehearse`` is how long the target's passes may be timed before
-    the first edge comes; 0: not at all.
+    verifier's own draft model, ``max_queue`` the answers that may wait for a slot. ``rehearse`` is
+    how long the target's passes may be timed before the first edge comes; 0: not at all.
     """
 
     host: str = "127.0.0.1"
@@ -50,6 +52,8 @@ class ServiceSettings:
     keys: KeyFile | None = None
     tls: ssl.SSLContext | None = None
     max_sessions: int = 64
+    max_queue: int = 64
+    idle_seconds: float = 600.0
     max_message: int = 4 << 20
     max_tokens: int = 1 << 16
     max_nodes_per_frame: int = 64
@@ -60,6 +64,11 @@ class ServiceSettings:
     draft_max: int = 16
     rehearse: float = 0.0
     engine: EngineSettings = field(default_factory=EngineSettings)
+
+    @property
+    def max_connections(self) -> int:
+        """Twice the sessions: some edges are connected and have none."""
+        return 2 * self.max_sessions
 
 
 class Verifier:
@@ -108,7 +117,15 @@ class Verifier:
                 agent=AGENT,
                 render=self._render,
                 objective=settings.objective,
-            )
+                capacity=Capacity(
+                    answers=info.slots,
+                    ids=info.slots * info.n_ctx,
+                    waiting=settings.max_queue,
+                    n_ctx=info.n_ctx,
+                ),
+                idle_seconds=settings.idle_seconds,
+            ),
+            quotas=settings.keys.quotas if settings.keys else {},
         )
         self.drafter = own[0] if own else None
         self.engine = CloudEngine(
@@ -120,6 +137,7 @@ class Verifier:
             own=self._own(*own) if own and settings.draft_max else None,
         )
         self._drafting: OwnDraft | None = None
+        self.passed: Callable[[Forward], None] = lambda work: None  # noqa: ARG005
         self._stale = self._mentioned = False
         self._wake = asyncio.Event()
         self._writers: set[asyncio.Event] = set()
@@ -138,8 +156,8 @@ class Verifier:
 
     # --- life -------------------------------------------------------------------------------
 
-    async def start(self) -> Server:
-        """Listen and work until :meth:`stop`.
+    async def start(self, server: Server | None = None) -> Server:
+        """Listen and work until :meth:`stop`. A ``server`` that listens already is taken over.
 
         Raises:
             SettingError: the address is in use, or open to the world without key and certificate.
@@ -148,13 +166,14 @@ class Verifier:
         if settings.rehearse > 0:
             seconds = settings.rehearse
             self.engine.rehearsed(await self._thread.run(rehearse, self.target, seconds))
-        self._server = await serve(
-            self._handle,
+        self._server = server or await serve(
+            self.handle,
             settings.host,
             settings.port,
             keys=settings.keys,
             context=settings.tls,
-            max_connections=settings.max_sessions * 2,
+            max_connections=settings.max_connections,
+            make_room=self.make_room,
             max_frame=self.max_message,
         )
         self._worker = asyncio.create_task(self._work(), name="engine")
@@ -208,6 +227,7 @@ class Verifier:
             if isinstance(work, Forward):
                 result = await self._thread.run(self._forward, work)
                 self.engine.done(work, result, loop.time())
+                self.passed(work)
                 self._tell_all()
                 await asyncio.sleep(0)  # verdicts leave before the next pass is thought about
                 continue
@@ -279,7 +299,8 @@ class Verifier:
 
     # --- connections ------------------------------------------------------------------------
 
-    async def _handle(self, link: Link) -> None:
+    async def handle(self, link: Link) -> None:
+        """Serve one connection until it is over."""
         connection = CloudConnection(self.table, link.peer.key_name or "", _now())
         wake = asyncio.Event()
         self._connections.add(connection)
@@ -305,6 +326,20 @@ class Verifier:
             self._writers.discard(wake)
             connection.connection_lost(_now())
             self._wake.set()
+
+    def make_room(self, key_name: str | None) -> bool:
+        """Close the connection that has been idle longest, of that key if one is named."""
+        idle = [
+            connection
+            for connection in self._connections
+            if connection.idle_since is not None and key_name in (None, connection.owner)
+        ]
+        if not idle:
+            return False
+        oldest = min(idle, key=lambda connection: connection.idle_since or 0.0)
+        oldest.close("idle", "others need the place", _now())
+        self._tell_all()
+        return True
 
     async def _write(self, link: Link, connection: CloudConnection, wake: asyncio.Event) -> None:
         """Pull messages while the link takes them; what to say is decided at the last moment."""

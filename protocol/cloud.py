@@ -119,6 +119,11 @@ class CloudConnection:
             self._goodbye("idle", f"nothing happened here for {idle:.0f} seconds", now)
 
     @property
+    def idle_since(self) -> float | None:
+        """Since when it could be closed without harm to anybody; None: it is in use."""
+        return None if self.busy or self.state is not State.READY else self.heard_at
+
+    @property
     def busy(self) -> bool:
         """An answer runs on this connection."""
         return any(s.running and s.link is self for s in self._handles.values())

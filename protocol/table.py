@@ -145,9 +145,16 @@ class SessionTable:
             session.uncharged = 0
 
     def _evict(self, among: list[CloudSession], now: float) -> bool:
-        """Make room: the one that has been detached longest goes."""
-        detached = [s for s in among if s.link is None]
-        if not detached:
+        """Make room: the one that has been detached longest goes, else the longest idle.
+
+        Nobody loses text by it: an edge that comes back gives its copy.
+        """
+        spare = [s for s in among if s.link is None or not s.running]
+        if not spare:
             return False
-        self.drop(min(detached, key=lambda s: s.idle_since), now)
+        self.drop(min(spare, key=lambda s: (s.link is not None, _idle_since(s))), now)
         return True
+
+
+def _idle_since(session: CloudSession) -> float:
+    return max(session.idle_since, session.verdict_at or 0.0)
