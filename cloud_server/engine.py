@@ -7,11 +7,13 @@ the thread that owns the model, or a simulator charges its cost in virtual time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from outrider.cloud_server.kv_cache import Slot, SlotTable
 from outrider.cloud_server.own_drafter import OwnDraft, OwnDrafter
 from outrider.cloud_server.planner import EngineSettings, Held, Part, Planner, Thin
+from outrider.cloud_server.scheduling.batch import Caps
+from outrider.cloud_server.scheduling.steps import StepScheduler
 from outrider.cloud_server.targets.base import Decided, Row, TargetInfo
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.errors import BackendError
@@ -34,6 +36,17 @@ class Item:
     length: int
     part: Part
     ready_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """What a session could do in the next pass. ``held``: it would rather wait."""
+
+    session: CloudSession
+    slot: Slot
+    cached: int
+    part: Part
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +109,10 @@ class CloudEngine:
         self.info = info
         self.eos = eos
         self.own = own
-        self.planner = Planner(info.n_ctx, settings or EngineSettings(), own)
+        settings = settings or EngineSettings()
+        self.planner = Planner(info.n_ctx, settings, own)
+        caps = Caps(tokens=settings.step_tokens, seconds=settings.step_seconds)
+        self.steps = StepScheduler(settings.scheduler, caps)
         self.stats = EngineStats()
         self._token_bytes = token_bytes
         self._slots = SlotTable(info.slots)
@@ -111,11 +127,13 @@ class CloudEngine:
         self.table.expire(now)
         self._tidy()
         active = [s for s in self.table.sessions.values() if s.active]
-        self.table.load = min(1.0, len(active) / self.info.slots)
+        self.table.load = self.steps.load
         # Our own draft model runs where there is room, and keeps no row waiting that is ready.
-        sharers = len(active) if len(active) == 1 or self.table.load <= BUSY else 0
-        parts: list[tuple[CloudSession, Slot, Part]] = []
-        held: list[tuple[CloudSession, Slot, Held]] = []
+        room = len(active) <= BUSY * self.info.slots
+        sharers = len(active) if len(active) == 1 or room else 0
+        parts: list[_Ready] = []
+        held: list[_Ready] = []
+        waits: list[float] = []
         thin: list[tuple[CloudSession, Thin]] = []
         for session in active:
             slot = self._slots.obtain(session, now)
@@ -124,19 +142,29 @@ class CloudEngine:
             cached = self._slots.cached(slot, session.ids)
             plan = self.planner.plan(session, cached, now, sharers)
             if isinstance(plan, Held):
-                held.append((session, slot, plan))
+                waits.append(plan.until)
+                if plan.ready is not None:
+                    held.append(_Ready(session, slot, cached, plan.ready, held=True))
                 continue
             if isinstance(plan, Thin):
                 thin.append((session, plan))
-            parts.append((session, slot, plan.part if isinstance(plan, Thin) else plan))
+            part = plan.part if isinstance(plan, Thin) else plan
+            parts.append(_Ready(session, slot, cached, part))
         if not parts:
-            return Wait(min((*(plan.until for _, _, plan in held), *self._expiry()), default=None))
+            return Wait(min((*waits, *self._expiry()), default=None))
         if thin and len(thin) == len(parts):
             return self._draft(*thin[0], now)
-        # A pass runs anyway: guesses that waited for more of their kind come along.
-        parts += [(session, slot, plan.ready) for session, slot, plan in held if plan.ready]
-        pairs = [self._row(session, slot, part, now) for session, slot, part in parts]
+        # A pass runs anyway: sessions that waited for more guesses come along.
+        chosen = self._chosen(parts + held, now)
+        pairs = [self._row(ready, now) for ready in chosen]
         return Forward(tuple(row for row, _ in pairs), tuple(item for _, item in pairs), now)
+
+    def _chosen(self, ready: list[_Ready], now: float) -> list[_Ready]:
+        """What the scheduler takes into the next pass, and with how many guesses."""
+        planner = self.planner
+        asks = [planner.ask(r.session, r.part, r.cached, now, r.held) for r in ready]
+        choice = self.steps.choose(asks, planner.pass_time, now)
+        return [replace(ready[i], part=_granted(ready[i], d)) for i, d in choice.items()]
 
     def cached(self, session: CloudSession) -> int:
         """How many ids of a prompt that was just opened need not be evaluated again."""
@@ -183,8 +211,8 @@ class CloudEngine:
             [min(detached) + self.table.config.limits.detached_seconds + 0.001] if detached else []
         )
 
-    def _row(self, session: CloudSession, slot: Slot, part: Part, now: float) -> tuple[Row, Item]:
-        cached = self._slots.cached(slot, session.ids)
+    def _row(self, ready: _Ready, now: float) -> tuple[Row, Item]:
+        session, slot, cached, part = ready.session, ready.slot, ready.cached, ready.part
         row = Row(
             slot=slot.index,
             cut=min(cached, part.end - max(part.want - len(part.chain), 1)),
@@ -199,8 +227,8 @@ class CloudEngine:
             self.stats.prompt_tokens += session.prompt_len
             self.stats.cached_prompt_tokens += min(row.cut, session.prompt_len)
         theirs = len(part.chain) - part.own
-        ready = session.frame_at if theirs and session.frame_at is not None else now
-        return row, Item(session, slot, session.begun, len(session.ids), part, ready)
+        since = session.frame_at if theirs and session.frame_at is not None else now
+        return row, Item(session, slot, session.begun, len(session.ids), part, since)
 
     def done(self, work: Forward, result: list[Decided] | BackendError, now: float) -> None:
         """Take the pass back: commit what the target chose, unless the answer changed meanwhile."""
@@ -208,8 +236,7 @@ class CloudEngine:
         if isinstance(result, BackendError):
             self._failed(work, result)
             return
-        fed = sum(len(row.ids) - row.cut for row in work.rows)
-        self._took(fed, now - work.started)
+        self._measure(work, now)
         for item, row, decided in zip(work.items, work.rows, result, strict=True):
             self._slots.fed(item.slot, row.ids)
             session = item.session
@@ -223,11 +250,22 @@ class CloudEngine:
     def rehearsed(self, times: Sequence[tuple[int, float]]) -> None:
         """Passes made before anybody came: tokens and seconds of each."""
         for tokens, seconds in times:
-            self._took(tokens, seconds)
-
-    def _took(self, tokens: int, seconds: float) -> None:
-        self.planner.pass_time.observe(tokens, seconds)
+            self.planner.pass_time.observe(1, tokens, tokens, seconds)
         self.table.pass_times = self.planner.pass_time.curve()
+
+    def _measure(self, work: Forward, now: float) -> None:
+        """How long the pass took, and whose rows were in it."""
+        used: dict[str, tuple[int, int, int]] = {}
+        tokens, longest = 0, 0
+        for item, row in zip(work.items, work.rows, strict=True):
+            fed, length = len(row.ids) - row.cut, len(row.ids)
+            tokens, longest = tokens + fed, max(longest, length)
+            rows, most, context = used.get(item.session.owner, (0, 0, 0))
+            used[item.session.owner] = (rows + 1, most + fed, context + length)
+        times = self.planner.pass_time
+        times.observe(len(work.rows), longest, tokens, now - work.started)
+        self.table.pass_times = times.curve()
+        self.steps.done(used, times, now)
 
     def _commit(self, session: CloudSession, part: Part, decided: Decided, now: float) -> None:
         tokens = judge(part.chain, decided.ids)
@@ -285,3 +323,17 @@ class CloudEngine:
         stats.accepted_per_position.extend([0] * max(0, missing))
         for position in range(accepted):
             stats.accepted_per_position[position] += 1
+
+
+def _granted(ready: _Ready, drafts: int) -> Part:
+    """The part with so many of its guesses or, if negative, so many ids of its prompt fewer."""
+    part = ready.part
+    if part.end - ready.cached == 1 and part.want:
+        return part.of_drafts(drafts)
+    if drafts == 0:
+        return part
+    count = part.end - ready.cached + len(part.chain) + drafts
+    end = min(part.end, ready.cached + count)
+    if end == part.end and part.want:
+        return part.of_drafts(count - (part.end - ready.cached))
+    return Part(end, 0)

@@ -10,15 +10,13 @@ from dataclasses import dataclass, field
 from outrider.protocol.session import CloudSession
 
 FORGETTING = 0.97
-"""Weight of the past at each new pass: the last 30 or so count."""
+"""Weight of the past at each guess: the last 30 or so count."""
 
-LEAST_WEIGHT = 0.5
-"""Weight that passes of one size keep, however long ago they were."""
+LONG_MEMORY = 0.99
+"""The same for an edge's guesses, which come in long runs: the last 100 or so count."""
 
-SIZE_GAIN = 1 / 16
-
-LARGEST_TOLD = 6
-"""Passes of less than 2 to this power tokens are told to edges: no draft is longer."""
+USUAL_WEIGHT = 16.0
+"""For how many guesses at most counts what other answers' drafters were like, in a new answer."""
 
 ACCEPTANCE_PRIOR, PRIOR_WEIGHT = 0.7, 4.0
 """Acceptance assumed of a drafter that has not been judged, and for how many guesses it counts."""
@@ -28,59 +26,8 @@ OWN_PRIOR = 0.4
 
 RATE_GAIN = 1 / 8
 
-
-@dataclass(slots=True)
-class _Size:
-    """Passes of about one size: their means, the recent ones counting most, and their weight."""
-
-    tokens: float
-    seconds: float
-    weight: float = 1.0
-
-
-class PassTime:
-    """Seconds of a pass as ``fixed + each * tokens``: least squares over passes of all sizes.
-
-    Old passes lose weight, but of each size (to a factor of two) something is remembered: a cloud
-    that only sees long drafts would forget otherwise what it could do without them.
-    """
-
-    def __init__(self) -> None:
-        self._sizes: dict[int, _Size] = {}
-        self.fixed, self.each = 0.03, 0.0
-        self.known = False
-
-    def observe(self, tokens: int, seconds: float) -> None:
-        """A pass over so many tokens took so long."""
-        for size in self._sizes.values():
-            size.weight = max(LEAST_WEIGHT, FORGETTING * size.weight)
-        size = self._sizes.setdefault(tokens.bit_length(), _Size(tokens, seconds, 0.0))
-        size.weight += 1.0
-        gain = max(SIZE_GAIN, 1 / size.weight)
-        size.tokens += gain * (tokens - size.tokens)
-        size.seconds += gain * (seconds - size.seconds)
-        self._fit()
-        self.known = True
-
-    def curve(self) -> tuple[tuple[float, float], ...]:
-        """Tokens and seconds of the sizes seen so far, at most that of a long draft."""
-        sizes = sorted(self._sizes.items())
-        return tuple((s.tokens, s.seconds) for bits, s in sizes if bits <= LARGEST_TOLD)
-
-    def _fit(self) -> None:
-        sizes = self._sizes.values()
-        total = sum(s.weight for s in sizes)
-        mean_x = sum(s.weight * s.tokens for s in sizes) / total
-        mean_y = sum(s.weight * s.seconds for s in sizes) / total
-        spread = sum(s.weight * (s.tokens - mean_x) ** 2 for s in sizes)
-        shared = sum(s.weight * (s.tokens - mean_x) * (s.seconds - mean_y) for s in sizes)
-        each = shared / spread if spread > 1e-9 else 0.0
-        self.each = min(max(0.0, each), mean_y / max(1.0, mean_x))
-        self.fixed = max(0.0, mean_y - self.each * mean_x)
-
-    def of(self, tokens: int) -> float:
-        """Seconds that a pass over ``tokens`` is expected to take."""
-        return self.fixed + self.each * tokens
+LATELY = 256
+"""Tokens over which the speed of an answer is remembered."""
 
 
 @dataclass(slots=True)
@@ -88,8 +35,9 @@ class Acceptance:
     """Share of judged guesses that were right, the recent ones counting most."""
 
     prior: float = ACCEPTANCE_PRIOR
-    right: float = field(init=False)
     judged: float = PRIOR_WEIGHT
+    keep: float = FORGETTING
+    right: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.right = self.prior * self.judged
@@ -97,7 +45,7 @@ class Acceptance:
     def observe(self, accepted: int, refused: bool) -> None:
         """A run of guesses was judged: so many right, then perhaps a wrong one."""
         count = accepted + refused
-        keep = FORGETTING**count
+        keep = self.keep**count
         self.right = keep * self.right + accepted
         self.judged = keep * self.judged + count
 
@@ -111,10 +59,12 @@ class Acceptance:
 class SessionPace:
     """What is known of one answer: its drafter, the look-up, its speed, its last commit."""
 
-    edge: Acceptance = field(default_factory=Acceptance)
+    edge: Acceptance = field(default_factory=lambda: Acceptance(keep=LONG_MEMORY))
     own: Acceptance = field(default_factory=lambda: Acceptance(OWN_PRIOR))
     rate: float | None = None
     committed_at: float | None = None
+    begun_at: float | None = None
+    tokens: float = 0.0
 
     def committed(self, tokens: int, now: float) -> None:
         """So many tokens were committed now."""
@@ -122,6 +72,17 @@ class SessionPace:
             rate = tokens / (now - self.committed_at)
             self.rate = rate if self.rate is None else self.rate + RATE_GAIN * (rate - self.rate)
         self.committed_at = now
+        if self.begun_at is None:
+            self.begun_at = now
+            return
+        self.tokens += tokens
+        if self.tokens > LATELY:  # half of it is forgotten
+            self.begun_at += (now - self.begun_at) / 2
+            self.tokens /= 2
+
+    def pace(self, now: float) -> tuple[float, float]:
+        """Seconds since the first tokens, and how many came since."""
+        return (0.0, 0.0) if self.begun_at is None else (now - self.begun_at, self.tokens)
 
 
 def arrivals(session: CloudSession, now: float, limit: int) -> list[float]:

@@ -256,6 +256,10 @@ class OwnDrafter:
         answer.guessed = len(result.tokens)
         return True
 
+    def alpha(self, session: CloudSession) -> float:
+        """How likely each of its guesses for this answer is right."""
+        return self._of(session).acceptance.alpha
+
     def committed(self, session: CloudSession) -> None:
         """The text grew: what it says of the last guesses, whether a pass looked at ours or not."""
         answer = self._of(session)

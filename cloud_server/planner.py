@@ -6,12 +6,22 @@ together. Works on sessions, never on tensors.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from outrider.cloud_server.estimate import PassTime, SessionPace, arrivals
+from outrider.cloud_server.estimate import (
+    LONG_MEMORY,
+    USUAL_WEIGHT,
+    Acceptance,
+    SessionPace,
+    arrivals,
+)
 from outrider.cloud_server.lookup import Lookup
 from outrider.cloud_server.own_drafter import OwnDrafter, Wish
 from outrider.cloud_server.scheduler import STANCES, useful, wait, worth_drafting
+from outrider.cloud_server.scheduling.batch import Rank, Request
+from outrider.cloud_server.scheduling.policies import SchedulerName
+from outrider.cloud_server.scheduling.step_time import StepTime
+from outrider.cloud_server.scheduling.steps import Ask
 from outrider.protocol.session import CloudSession
 
 ARRIVALS = 12
@@ -19,6 +29,9 @@ ARRIVALS = 12
 
 QUICK_EDGE = 1.5
 """Gap between an edge's guesses, in steps of our own draft model, up to which it is quick."""
+
+WORST_START = 0.5
+"""Acceptance with which an answer begins at least, however bad the drafters were lately."""
 
 SOON = 0.0005
 """A wait shorter than half a millisecond is not worth a timer."""
@@ -31,7 +44,8 @@ class EngineSettings:
     A riding session's guesses are awaited under the objective ``cost`` for ``patience`` times the
     usual reply, but at least ``patience_floor`` and at most ``patience_cap``, which also serves
     while nothing is known. ``lookup`` is how many guesses the verifier may look up in the text by
-    itself; 0: none.
+    itself; 0: none. ``scheduler`` chooses what a step is made of: of all sessions together it takes
+    ``step_tokens`` at most, and ``step_seconds``.
     """
 
     prefill_chunk: int = 256
@@ -40,13 +54,17 @@ class EngineSettings:
     patience_floor: float = 0.05
     patience_cap: float = 1.0
     lookup: int = 8
+    scheduler: SchedulerName = "cosine"
+    step_tokens: int = 2048
+    step_seconds: float = 0.4
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     """Feed ids up to ``end``, then ``chain``; its last ``own`` guesses are the verifier's own.
 
-    ``drafted``: those come from its draft model, not from the look-up.
+    ``drafted``: those come from its draft model, not from the look-up. ``spare`` are the edge's
+    guesses behind the chain that are not judged.
     """
 
     end: int
@@ -54,11 +72,25 @@ class Part:
     chain: tuple[int, ...] = ()
     own: int = 0
     drafted: bool = False
+    spare: tuple[int, ...] = ()
+
+    def of_drafts(self, count: int) -> Part:
+        """The same with the first ``count`` of its guesses only."""
+        if count == len(self.chain):
+            return self
+        theirs = len(self.chain) - self.own
+        return replace(
+            self,
+            want=1 + count,
+            chain=self.chain[:count],
+            own=max(0, count - theirs),
+            spare=(*self.chain[count:theirs], *self.spare),
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Wait until then. ``ready``: there are guesses, which may join a pass that runs anyway."""
+    """Wait until then. ``ready``: what may join a pass that runs anyway."""
 
     until: float
     ready: Part | None
@@ -77,7 +109,7 @@ class _Known:
     """What was learned in one answer."""
 
     begun: int
-    pace: SessionPace = field(default_factory=SessionPace)
+    pace: SessionPace
     lookup: Lookup = field(default_factory=Lookup)
 
 
@@ -87,7 +119,8 @@ class Planner:
     def __init__(self, n_ctx: int, settings: EngineSettings, own: OwnDrafter | None = None) -> None:
         self.settings = settings
         self.own = own
-        self.pass_time = PassTime()
+        self.pass_time = StepTime()
+        self.usual = Acceptance(keep=LONG_MEMORY)
         self._n_ctx = n_ctx
         self._known: dict[bytes, _Known] = {}
 
@@ -118,7 +151,8 @@ class Planner:
             return thin or part
         until = self._until(session, len(part.chain), now)
         if until > now + SOON:
-            return Held(until, part if part.chain else None)
+            joins = part.chain or session.objective == "latency"
+            return Held(until, part if joins else None)
         if thin is None and len(part.chain) == part.own and session.objective == "cost":
             session.riding = False  # it kept us waiting: go on alone until it sends again
         return thin or part
@@ -133,14 +167,42 @@ class Planner:
         limit = max(1, useful(known.pace.edge.alpha, each, rate, settings.max_chain))
         chain = session.window.chain(min(limit, room))
         room -= len(chain)
-        more = len(session.window.chain(limit + 1)) > len(chain)
+        spare = tuple(session.window.chain(len(chain) + 1)[len(chain) :])
+        more = bool(spare)
         drafted = list(self.own.guesses(session, chain)[:room]) if self.own and not more else []
         own = drafted
         room = min(settings.lookup, limit - len(chain), room)
         if not drafted and room > 0 and not more:
             count = useful(known.pace.own.alpha, each, rate, room)
             own = known.lookup.propose(session.ids, chain, count) if count else []
-        return Part(length, 1 + len(chain) + len(own), (*chain, *own), len(own), bool(drafted))
+        guesses = (*chain, *own)
+        return Part(length, 1 + len(guesses), guesses, len(own), bool(drafted), spare)
+
+    def ask(self, session: CloudSession, part: Part, cached: int, now: float, held: bool) -> Ask:
+        """The part as the scheduler sees it. ``held``: the session would rather wait."""
+        pace, length = self._of(session).pace, len(part.chain)
+        tokens, reach = part.end - cached, self._reach(pace, session, part)
+        if tokens > 1 or not part.want:
+            rank, tokens, reach = Rank.PREFILL, tokens + length, ()
+        else:
+            rank = Rank.VERIFY if length else Rank.OPTIONAL if held else Rank.ADVANCE
+        since = session.frame_at if length and session.frame_at is not None else now
+        request = Request(
+            rank=rank, tokens=tokens, reach=reach, context=part.end + length, since=since
+        )
+        return Ask(request, session.owner, pace.pace(now))
+
+    def _reach(self, pace: SessionPace, session: CloudSession, part: Part) -> tuple[float, ...]:
+        """Chances that the first guess, the first two, and so on are all right."""
+        theirs = len(part.chain) - part.own
+        own = pace.own.alpha
+        if part.drafted and self.own is not None:
+            own = self.own.alpha(session)
+        reached, reach = 1.0, []
+        for i in range(len(part.chain)):
+            reached *= pace.edge.alpha if i < theirs else own
+            reach.append(reached)
+        return tuple(reach)
 
     def _thin(self, session: CloudSession, part: Part, sharers: int) -> Thin | None:
         """The part, if guesses of our own draft model should come before it."""
@@ -218,6 +280,11 @@ class Planner:
         theirs = len(part.chain) - part.own
         if theirs:
             pace.edge.observe(min(accepted, theirs), accepted < theirs)
+            self.usual.observe(min(accepted, theirs), accepted < theirs)
+        if part.spare and not part.own and accepted == theirs:
+            # The pass's own token says of the guess that it did not judge whether it was right.
+            right = session.ids[part.end + theirs : part.end + theirs + 1] == [part.spare[0]]
+            pace.edge.observe(int(right), not right)
         if part.own and not part.drafted and accepted >= theirs:
             pace.own.observe(accepted - theirs, accepted < len(part.chain))
         if self.own is not None:
@@ -231,5 +298,8 @@ class Planner:
     def _of(self, session: CloudSession) -> _Known:
         known = self._known.get(session.key)
         if known is None or known.begun != session.begun:
-            known = self._known[session.key] = _Known(session.begun)
+            usual = max(WORST_START, self.usual.alpha)
+            weight = min(USUAL_WEIGHT, self.usual.judged)
+            pace = SessionPace(Acceptance(usual, weight, LONG_MEMORY))
+            known = self._known[session.key] = _Known(session.begun, pace)
         return known

@@ -157,7 +157,27 @@ class Adaptive(Policy):
             if observed.objective == "cost"
             else self._stream(observed, costs)
         )
+        plan = self._under_load(plan, observed, costs)
         return self._stop_or_retry(plan, observed, costs, memory)
+
+    def _under_load(self, plan: Plan, seen: Observed, costs: _Costs) -> Plan:
+        """Guesses that the cloud would not take are not made: of a run, those still likely enough.
+
+        While they travel and are judged, the next ones may be on their way, as without load.
+        """
+        load = seen.link.load
+        if not plan.frame or load <= 0:
+            return plan
+        pays = int(math.log(max(1e-6, load)) / math.log(costs.alpha))
+        if pays == 0:
+            self.reason = f"the cloud is busy: guesses must be right at {load:.0%} to be taken"
+            return OFF
+        trip = math.ceil((costs.rtt + costs.target) / max(1e-4, costs.step))
+        most = pays if seen.objective == "cost" else pays + trip
+        if most >= plan.window:
+            return plan
+        self.reason += f", at most {most} at a load of {load:.0%}"
+        return Plan(min(plan.frame, most), most, plan.floor)
 
     def _joins_in_time(self, seen: Observed, costs: _Costs) -> bool:
         """The drafter has read what it is behind before the answer ends; the cloud goes on."""

@@ -157,11 +157,10 @@ class SimCloud:
             self._agenda.after(seconds, lambda: self._drafted(work, guess, life))
             return
         result = self.target.forward(work.rows)
-        costs = self._settings.costs
         fed = sum(len(row.ids) - row.cut for row in work.rows)
-        self._agenda.after(
-            costs.target_pass + costs.target_token * fed, lambda: self._done(work, result, life)
-        )
+        longest = max(len(row.ids) for row in work.rows)
+        seconds = self._settings.costs.forward(fed, len(work.rows), longest)
+        self._agenda.after(seconds, lambda: self._done(work, result, life))
 
     def _done(self, work: Forward, result: list[Decided], life: int) -> None:
         if life != self._life:

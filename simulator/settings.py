@@ -48,15 +48,24 @@ class LinkSettings:
 class Costs:
     """How long work takes: a pass and each token in it, a draft step, prefill of one id.
 
-    ``own_step`` and ``own_prefill`` are those of the verifier's own draft model.
+    ``target_row`` is what each row of a pass costs, ``target_padded`` an id of it where every row
+    is as long as the longest. ``own_step`` and ``own_prefill`` are those of the verifier's own
+    draft model.
     """
 
     target_pass: float = 0.02
     target_token: float = 0.0005
+    target_row: float = 0.0
+    target_padded: float = 0.0
     draft_step: float = 0.005
     draft_prefill: float = 0.0005
     own_step: float = 0.003
     own_prefill: float = 0.0001
+
+    def forward(self, fed: int, rows: int, longest: int) -> float:
+        """Seconds of a pass over ``fed`` tokens."""
+        row = self.target_row + self.target_padded * longest
+        return self.target_pass + row * rows + self.target_token * fed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,44 +1,10 @@
-"""What is measured, with invented numbers: pass time, acceptance, rate, arrivals."""
+"""What is measured, with invented numbers: acceptance, rate, arrivals."""
 
 from __future__ import annotations
 
 import pytest
 
-from outrider.cloud_server.estimate import Acceptance, PassTime, SessionPace, arrivals
-
-
-def test_pass_time_finds_the_line() -> None:
-    passes = PassTime()
-    for tokens in (1, 5, 3, 9, 1, 2, 17) * 3:
-        passes.observe(tokens, 0.02 + 0.001 * tokens)
-    assert passes.fixed == pytest.approx(0.02, abs=1e-6)
-    assert passes.each == pytest.approx(0.001, abs=1e-6)
-    assert passes.of(10) == pytest.approx(0.03, abs=1e-5)
-
-
-def test_pass_time_of_equal_passes_is_their_mean() -> None:
-    passes = PassTime()
-    for seconds in (0.02, 0.04):
-        passes.observe(1, seconds)
-    assert passes.each == 0.0
-    assert passes.of(1) == passes.of(50) == pytest.approx(0.03, abs=1e-3)
-
-
-def test_pass_time_is_never_negative_nor_falling() -> None:
-    passes = PassTime()
-    passes.observe(1, 0.05)
-    passes.observe(100, 0.01)
-    assert passes.each == 0.0
-    assert passes.fixed > 0
-
-
-def test_pass_time_forgets() -> None:
-    passes = PassTime()
-    for _ in range(50):
-        passes.observe(1, 0.1)
-    for _ in range(150):
-        passes.observe(1, 0.02)
-    assert passes.of(1) == pytest.approx(0.02, abs=0.002)
+from outrider.cloud_server.estimate import Acceptance, SessionPace, arrivals
 
 
 def test_acceptance_starts_at_its_prior_and_learns() -> None:
@@ -113,13 +79,3 @@ def test_after_a_contradiction_the_edge_needs_its_usual_time(desk) -> None:
     session.reply_time = 0.05
     session.told_log.append((len(session.ids), d.now))
     assert arrivals(session, d.now + 0.02, 2) == pytest.approx([0.03, 0.04])
-
-
-def test_pass_time_remembers_sizes_that_are_not_seen_any_more() -> None:
-    passes = PassTime()
-    for _ in range(20):
-        passes.observe(1, 0.001)
-    for _ in range(500):
-        passes.observe(17, 0.005)
-    assert passes.of(17) == pytest.approx(0.005, rel=0.05)
-    assert passes.of(1) < 0.0015

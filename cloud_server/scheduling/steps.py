@@ -1,0 +1,109 @@
+"""One step after another: weights, control and caps put around a policy. Pure, no tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from outrider.cloud_server.scheduling.batch import Caps, Choice, Rank, Request, fed, seconds, worth
+from outrider.cloud_server.scheduling.control import SpeculationControl
+from outrider.cloud_server.scheduling.policies import POLICIES, SchedulerName
+from outrider.cloud_server.scheduling.shares import Shares
+from outrider.cloud_server.scheduling.step_time import StepTime
+
+LATENESS = 4.0
+"""Power of a session's seconds a token, over the mean, that weighs it: late ones go first."""
+
+USUAL = 16.0
+
+LEAST_WEIGHT, MOST_WEIGHT = 0.25, 4.0
+
+PRICE = 0.0
+"""Share of a token's own time that it counts for besides: the weight of verified tokens."""
+
+OPTIONAL_LOAD = 0.8
+"""Share of a cap above which a step takes no optional row."""
+
+LOAD_GAIN = 1 / 4
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request, whose it is, and its session's ``pace``: seconds so far, and tokens in them."""
+
+    request: Request
+    owner: str = ""
+    pace: tuple[float, float] = (0.0, 0.0)
+
+
+@dataclass(slots=True)
+class StepScheduler:
+    """Chooses steps; owns the control, what the keys used, and the load.
+
+    ``load`` is how likely right a guess must be to be worth its part of a step now: near 0 while
+    the verifier has time, 1 if no guess pays.
+    """
+
+    name: SchedulerName = "cosine"
+    caps: Caps = field(default_factory=Caps)
+    control: SpeculationControl = field(default_factory=SpeculationControl)
+    shares: Shares = field(default_factory=Shares)
+    load: float = 0.0
+
+    def choose(self, asks: Sequence[Ask], times: StepTime, now: float) -> Choice:
+        """The next step, by index of the asks: guesses granted, or prompt ids held back."""
+        weights = self._weights(asks)
+        caps = replace(self.caps, price=PRICE * times.each)
+        everything = {i: len(ask.request.reach) for i, ask in enumerate(asks)}
+        requests = [ask.request for ask in asks]
+        took, tokens = seconds(requests, everything, times), fed(requests, everything)
+        room = min(caps.tokens, caps.memory)
+        backlog = took > caps.seconds or tokens > room
+        self.control.began(now, backlog=backlog)
+        lengths = self.control.trim([len(r.reach) for r in requests])
+        busy = took > OPTIONAL_LOAD * caps.seconds or tokens > OPTIONAL_LOAD * room
+        kept = [i for i, r in enumerate(requests) if not (busy and r.rank is Rank.OPTIONAL)]
+        kept = kept or list(range(len(requests)))
+        asked = [
+            replace(requests[i], weight=weights[i], reach=requests[i].reach[: lengths[i]])
+            for i in kept
+        ]
+        policy = POLICIES[self.name]()
+        choice = policy.choose(asked, times, caps)
+        self._tell(asked, choice, times)
+        return {kept[i]: drafts for i, drafts in choice.items()}
+
+    def _weights(self, asks: Sequence[Ask]) -> list[float]:
+        """Late sessions and keys under their share weigh more; the mean is about 1."""
+        elapsed, tokens = (sum(ask.pace[i] for ask in asks) for i in (0, 1))
+        mean = elapsed / tokens if tokens else 1.0
+        factors = self.shares.factors(ask.owner for ask in asks)
+        weights = []
+        for ask in asks:
+            # The mean counts for some tokens: a few say little of how late an answer is.
+            seconds, count = ask.pace[0] + USUAL * mean, ask.pace[1] + USUAL
+            late: float = (seconds / count / mean) ** LATENESS
+            weight = ask.request.weight * late * factors[ask.owner]
+            weights.append(min(MOST_WEIGHT, max(LEAST_WEIGHT, weight)))
+        return weights
+
+    def _tell(self, requests: Sequence[Request], choice: Choice, times: StepTime) -> None:
+        """The load: a guess pays while its chance is above its time over that of a token."""
+        rows = {i: d for i, d in choice.items() if requests[i].rank is not Rank.PREFILL}
+        if not rows:
+            return
+        free = Caps(tokens=1 << 30)
+        each = worth(requests, rows, times, free) or 1.0
+        load = min(1.0, times.each / max(1e-9, each))
+        self.load += LOAD_GAIN * (load - self.load)
+
+    def done(self, used: Mapping[str, tuple[int, int, int]], times: StepTime, now: float) -> None:
+        """A step is over: of each key so many rows, tokens and ids of context were in it."""
+        self.control.ended(now)
+        self.shares.charge(
+            {
+                owner: rows * times.row + times.padded * context + times.each * tokens
+                for owner, (rows, tokens, context) in used.items()
+            },
+            now,
+        )
