@@ -47,6 +47,13 @@ class Objective(StrEnum):
     COST = "cost"
 
 
+class Scheduler(StrEnum):
+    """How the cloud fills its steps."""
+
+    COSINE = "cosine"
+    FIFO = "fifo"
+
+
 class PolicyName(StrEnum):
     """How far to draft ahead."""
 

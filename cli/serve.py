@@ -138,6 +138,14 @@ def serve(
             help="The dearest that edges may ask for: latency, balanced or cost.",
         ),
     ] = o.Objective.LATENCY,
+    scheduler: Annotated[
+        o.Scheduler,
+        typer.Option(
+            "--scheduler",
+            rich_help_panel=o.DRAFTING,
+            help="How steps are filled: cosine (least weighted latency) or fifo.",
+        ),
+    ] = o.Scheduler.COSINE,
     host: Annotated[
         str,
         typer.Option(
@@ -236,7 +244,7 @@ def serve(
         objective=objective.value,
         draft_max=draft_max,
         rehearse=REHEARSAL,
-        engine=EngineSettings(lookup=lookup),
+        engine=EngineSettings(lookup=lookup, scheduler=scheduler.value),
     )
     check_address(settings)
     with ends_at_once():

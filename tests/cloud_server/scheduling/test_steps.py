@@ -1,0 +1,150 @@
+"""What is put around a policy: control, shares, weights, load."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from outrider.cloud_server.scheduling.batch import Caps, Rank, Request
+from outrider.cloud_server.scheduling.control import LEAST, MOST, SpeculationControl
+from outrider.cloud_server.scheduling.shares import CEILING, FLOOR, Shares
+from outrider.cloud_server.scheduling.step_time import StepTime
+from outrider.cloud_server.scheduling.steps import Ask, StepScheduler
+
+
+def a100() -> StepTime:
+    known = StepTime()
+    known.fixed, known.row, known.each = 0.022, 0.000084, 0.00024
+    return known
+
+
+def ask(alpha: float = 0.8, count: int = 4, rank: Rank = Rank.VERIFY, **more) -> Ask:
+    reach = tuple(alpha ** (i + 1) for i in range(count))
+    return Ask(Request(rank=rank, reach=reach), **more)
+
+
+def test_a_backlog_lowers_and_idling_raises_what_is_allowed() -> None:
+    control, now = SpeculationControl(), 0.0
+    seen = []
+    for _ in range(40):  # one step after another, each leaving work over
+        control.began(now, backlog=True)
+        now += 0.1
+        control.ended(now)
+        seen.append(control.allowed)
+    assert seen == sorted(seen, reverse=True)
+    assert control.allowed == LEAST
+    for _ in range(10):  # busy, but without a backlog: as it is
+        control.began(now, backlog=False)
+        now += 0.1
+        control.ended(now)
+    assert control.allowed == LEAST
+    for _ in range(60):  # idle between steps
+        now += 0.1
+        control.began(now, backlog=False)
+        now += 0.1
+        control.ended(now)
+    assert control.allowed == MOST
+
+
+def test_the_longest_drafts_are_trimmed_first() -> None:
+    control = SpeculationControl()
+    control.allowed = 8
+    assert control.trim([9, 2, 1]) == [5, 2, 1]
+    assert sum(control.trim([9, 8, 1])) == 8
+    assert control.trim([9, 8, 1])[2] == 1
+    assert control.trim([3, 3, 2]) == [3, 3, 2]
+    assert control.trim([]) == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_trimming_takes_exactly_what_is_too_much(seed: int) -> None:
+    rng = random.Random(seed)
+    lengths = [rng.randint(0, 12) for _ in range(rng.randint(1, 30))]
+    control = SpeculationControl()
+    control.allowed = rng.randint(0, sum(lengths))
+    trimmed = control.trim(lengths)
+    assert sum(trimmed) == control.allowed
+    assert all(0 <= t <= length for t, length in zip(trimmed, lengths, strict=True))
+    cut = [t for t, length in zip(trimmed, lengths, strict=True) if t < length]
+    assert not cut or max(trimmed) <= max(cut) + 1  # nobody longer was spared
+
+
+def test_who_used_more_than_a_share_weighs_less() -> None:
+    shares = Shares()
+    assert shares.factors(["a", "a"]) == {"a": 1.0}
+    shares.charge({"a": 0.3, "b": 0.1}, 0.0)
+    factors = shares.factors(["a", "b"])
+    assert factors["a"] == pytest.approx(0.2 / 0.3, rel=0.01)
+    assert factors["b"] == pytest.approx(0.2 / 0.1, rel=0.02)
+    shares.charge({"a": 100.0}, 0.0)
+    assert shares.factors(["a", "b"]) == {"a": pytest.approx(0.5, rel=0.01), "b": CEILING}
+    assert shares.factors(["a", "b", "c", "d", "e"])["a"] == FLOOR
+    shares.charge({}, 1000.0)  # long ago
+    assert shares.factors(["a", "b"]) == {"a": pytest.approx(1.0), "b": pytest.approx(1.0)}
+
+
+def test_a_key_of_twice_the_weight_may_use_twice_as_much() -> None:
+    shares = Shares({"a": 2.0})
+    shares.charge({"a": 0.2, "b": 0.1}, 0.0)
+    assert shares.factors(["a", "b"]) == {"a": pytest.approx(1.0), "b": pytest.approx(1.0)}
+
+
+def run(bad: bool, steps: int = 200) -> tuple[float, float]:
+    """Rows that a neighbour gets a step, and tokens of target time charged to the other key.
+
+    The other key has 40 sessions; with ``bad`` they send eight guesses each of which none is right,
+    and of which nothing was learned yet. The step takes 60 of 80 rows.
+    """
+    scheduler, times, now = StepScheduler(caps=Caps(tokens=60)), a100(), 0.0
+    good = charged = 0.0
+    for _ in range(steps):
+        other = ask(0.7, 8, owner="other") if bad else ask(0, 0, Rank.ADVANCE, owner="other")
+        asks = [other] * 40 + [ask(0, 0, Rank.ADVANCE, owner="good")] * 40
+        choice = scheduler.choose(asks, times, now)
+        now += 0.04
+        used = {
+            owner: (len(rows), len(rows) + sum(choice[i] for i in rows), 0)
+            for owner in ("other", "good")
+            if (rows := [i for i in choice if asks[i].owner == owner])
+        }
+        scheduler.done(used, times, now)
+        good += used.get("good", (0, 0, 0))[0] / steps
+        charged += used.get("other", (0, 0, 0))[1] / steps
+    return good, charged
+
+
+def test_bad_guesses_are_paid_for_with_the_own_share() -> None:
+    (alone, _), (beside, charged) = run(bad=False), run(bad=True)
+    assert alone == pytest.approx(30, abs=1)  # half each
+    assert beside > 0.95 * alone
+    assert charged < 32
+
+
+def test_optional_rows_stop_under_load() -> None:
+    scheduler, times = StepScheduler(caps=Caps(tokens=100)), a100()
+    few = [ask()] * 4 + [ask(0, 0, Rank.OPTIONAL)] * 4
+    assert len(scheduler.choose(few, times, 0.0)) == 8
+    many = [ask()] * 18 + [ask(0, 0, Rank.OPTIONAL)] * 4  # 94 of 100 tokens
+    assert set(scheduler.choose(many, times, 1.0)) == set(range(18))
+    alone = [ask(0, 0, Rank.OPTIONAL)]
+    assert set(StepScheduler(caps=Caps(tokens=1)).choose(alone, times, 0.0)) == {0}
+
+
+def test_the_load_is_how_right_a_guess_must_be() -> None:
+    scheduler, times = StepScheduler(), a100()
+    for step in range(30):
+        scheduler.choose([ask()], times, float(step))
+    assert scheduler.load < 0.05
+    for step in range(30):
+        scheduler.choose([ask()] * 200, times, 100.0 + step)
+    assert 0.6 < scheduler.load < 0.9
+    weak = [ask(scheduler.load - 0.1, 1)] * 200
+    assert set(scheduler.choose(weak, times, 200.0).values()) == {0}
+
+
+def test_late_answers_weigh_more_than_early_ones() -> None:
+    scheduler, times = StepScheduler(), a100()
+    asks = [ask(0.8, 8, pace=(seconds, 100.0)) for seconds in (2.0, 3.0, 4.0) for _ in range(8)]
+    choice = scheduler.choose(asks, times, 0.0)
+    assert choice[0] < choice[8] < choice[16]
