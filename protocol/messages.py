@@ -78,7 +78,8 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True):
 
     ``frame`` is the low byte of the count of draft frames received for the session on this
     connection; ``since``, ``queue`` and ``target`` are seconds since it came, of them spent waiting
-    and in the target model; ``load`` is the share of the cloud's capacity in use, 0 to 1.
+    and in the target model; ``load`` is how likely right a guess must be to be worth its part of a
+    pass now: near 0 while the cloud has time, 1 if no guess pays.
     """
 
     frame: int
