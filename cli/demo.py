@@ -212,7 +212,7 @@ def _verify(
 ) -> list[Verdict]:
     """Load the same target here, in float32, and ask it alone."""
     from outrider.cli.check import check
-    from outrider.cli.serve import load
+    from outrider.cli.targets import load
 
     console.print("\nasking the target alone ...", style="dim")
     target, tokenizer, _ = load(model, backend)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
 import sys
+from datetime import UTC, datetime
+from typing import TextIO
 
-_state = {"verbose": False}
+_state = {"verbose": False, "json": False}
 
 
 class _Format(logging.Formatter):
@@ -15,21 +19,57 @@ class _Format(logging.Formatter):
         level = "note" if record.levelno < logging.WARNING else record.levelname.lower()
         who = f" [{record.name}]" if _state["verbose"] else ""
         text = f"{level}:{who} {record.getMessage()}"
+        fields: dict[str, object] = getattr(record, "fields", {})
+        text += "".join(f" {name}={value}" for name, value in fields.items())
         if record.exc_info and _state["verbose"]:
             text += "\n" + self.formatException(record.exc_info)
         return text
 
 
-def configure(verbose: bool) -> None:
+class _Json(logging.Formatter):
+    """One object a line, for programs that collect logs."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= getattr(record, "fields", {})
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+class _Lossy(logging.StreamHandler[TextIO]):
+    """A log that cannot be written, on a full disk say, is lost; the work goes on."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Say nothing: there is nowhere to say it."""
+
+
+def configure(verbose: bool, form: str = "text") -> None:
     """Called once by every command that does work."""
-    _state["verbose"] = verbose
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Format())
+    _state.update(verbose=verbose, json=form == "json")
+    handler = _Lossy(sys.stderr)
+    handler.setFormatter(_Json() if form == "json" else _Format())
     logger = logging.getLogger("outrider")
     logger.handlers[:] = [handler]
     logger.propagate = False
     # Not lower than INFO: at DEBUG the WebSocket library writes headers out, the key among them.
-    logger.setLevel(logging.INFO if verbose else logging.WARNING)
+    logger.setLevel(logging.INFO if verbose or form == "json" else logging.WARNING)
+    # A line for each socket is for whoever looks for a fault.
+    logging.getLogger("outrider.net").setLevel(logging.INFO if verbose else logging.WARNING)
+
+
+def say(text: str) -> None:
+    """A line of a service about itself, on stderr; lost where it cannot be written."""
+    if _state["json"]:
+        logging.getLogger("outrider.cli").info("%s", text)
+        return
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
 
 
 def verbose() -> bool:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -14,13 +12,12 @@ from outrider.cli import embedded, logs
 from outrider.cli import options as o
 from outrider.protocol.errors import SettingError
 
-if TYPE_CHECKING:
-    from outrider.runtime.lm.drafter import Drafter
-    from outrider.runtime.text.tokenizer import Tokenizer
-
 ADDRESS = "Address and access"
-QUEUE = 4
-"""Sessions that may exist for each one that is served at once; the others wait their turn."""
+QUEUE = 3
+"""Answers that may wait for each one that is served at once."""
+
+LEAST_SESSIONS = 64
+"""Sessions that may exist: those between two answers take next to nothing."""
 
 REHEARSAL = 2.0
 """Seconds at most in which the target's passes are timed before the first edge comes."""
@@ -172,7 +169,8 @@ def serve(
             "--api-key-file",
             metavar="FILE",
             rich_help_panel=ADDRESS,
-            help="Keys to accept, one a line: KEY or NAME:KEY.",
+            help="Keys to accept, one a line: KEY, NAME:KEY or a hash, and quotas; read again on "
+            "SIGHUP.",
         ),
     ] = None,
     ssl_certfile: Annotated[
@@ -201,6 +199,40 @@ def serve(
             help="Answers served at once; some more wait, the rest are refused.",
         ),
     ] = 8,
+    max_queue: Annotated[
+        int | None,
+        typer.Option(
+            "--max-queue",
+            min=0,
+            metavar="N",
+            show_default=False,
+            rich_help_panel=ADDRESS,
+            help="Answers that may wait (default: three for each served at once); further ones "
+            "are told when to come back.",
+        ),
+    ] = None,
+    idle_seconds: Annotated[
+        float,
+        typer.Option(
+            "--idle-seconds",
+            min=1.0,
+            metavar="S",
+            rich_help_panel=ADDRESS,
+            help="A connection on which nothing happens for so long is closed.",
+        ),
+    ] = 600.0,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            "--metrics-port",
+            min=0,
+            max=65535,
+            metavar="N",
+            rich_help_panel=ADDRESS,
+            help="Serve /metrics and /status on 127.0.0.1 at this port too, without a key "
+            "(default: only on --port, with a key where there are keys).",
+        ),
+    ] = None,
     drain_seconds: Annotated[
         float,
         typer.Option(
@@ -217,37 +249,59 @@ def serve(
             "--json", help="Print one JSON line on stdout once ready.", rich_help_panel=o.OUTPUT
         ),
     ] = False,
+    log_format: Annotated[
+        o.LogFormat,
+        typer.Option(
+            "--log-format",
+            rich_help_panel=o.OUTPUT,
+            help="Lines on stderr for people, or one JSON object each, answers included.",
+        ),
+    ] = o.LogFormat.TEXT,
+    log_prompts: Annotated[
+        bool,
+        typer.Option(
+            "--log-prompts",
+            rich_help_panel=o.OUTPUT,
+            help="Write every prompt to the log as well, for debugging your own cloud.",
+        ),
+    ] = False,
     with_stdin: Annotated[bool, typer.Option("--with-stdin", hidden=True)] = False,
     verbose: o.Verbose = False,
     config: o.Config = None,  # noqa: ARG001 - its callback reads it
 ) -> None:
     """Serve a target to edges until SIGTERM or Ctrl-C.
 
-    A first signal finishes the answers under way, a second one ends at once.
+    A first signal finishes the answers under way, a second one ends at once;
+    SIGHUP reads the key file again.
 
     Example: outrider cloud serve --model ./my-target --port 8471
     """
-    logs.configure(verbose)
+    logs.configure(verbose, log_format.value)
     import asyncio
 
-    from outrider.cli.serving import check_address, ends_at_once, serve_until_told
+    from outrider.cli.serving import serve_until_told
+    from outrider.cli.targets import load, load_own
     from outrider.cloud_server.driver import ServiceSettings, Verifier
     from outrider.cloud_server.planner import EngineSettings
+    from outrider.cloud_server.service import Service
 
+    queue = QUEUE * max_sessions if max_queue is None else max_queue
     settings = ServiceSettings(
         host=host,
         port=port,
         keys=_keys(api_key_file),
         tls=_tls(ssl_certfile, ssl_keyfile),
-        max_sessions=max_sessions * QUEUE,
+        max_sessions=max(LEAST_SESSIONS, 2 * (max_sessions + queue)),
+        max_queue=queue,
+        idle_seconds=idle_seconds,
         drain_seconds=drain_seconds,
         objective=objective.value,
         draft_max=draft_max,
         rehearse=REHEARSAL,
         engine=EngineSettings(lookup=lookup, scheduler=scheduler.value),
     )
-    check_address(settings)
-    with ends_at_once():
+
+    def build() -> tuple[Verifier, dict[str, Any]]:
         target, tokenizer, backend = load(
             model, target_backend.value, dtype=dtype, device=device, n_ctx=ctx_size or None,
             slots=max_sessions, threads=threads, announce=True,
@@ -255,96 +309,18 @@ def serve(
         own = None
         if draft_model is not None and draft_max:
             own = load_own(draft_model, n_ctx=target.info.n_ctx, threads=threads)
-    if alias or model is None:
-        target.info = replace(target.info, name=alias or embedded.TARGET_NAME)
-    facts = {"backend": backend, "certificate": ssl_certfile, "drafter": own and own[0].name}
-    verifier = Verifier(target, tokenizer, settings, own)
-    asyncio.run(serve_until_told(verifier, facts, as_json=json, with_stdin=with_stdin))
+        if alias or model is None:
+            target.info = replace(target.info, name=alias or embedded.TARGET_NAME)
+        facts = {"backend": backend, "certificate": ssl_certfile, "drafter": own and own[0].name}
+        return Verifier(target, tokenizer, settings, own), facts
 
-
-def load(
-    model: str | None,
-    backend: str,
-    *,
-    dtype: str | None = None,
-    device: str | None = None,
-    n_ctx: int | None = None,
-    slots: int = 1,
-    threads: int = 1,
-    announce: bool = False,
-) -> tuple[Any, Tokenizer, str]:
-    """(target, its tokenizer, the backend chosen) for what the user named; None is the embedded.
-
-    ``announce``: say what is about to be loaded, and how much memory it will take.
-    """
-    from outrider.cloud_server.targets.factory import is_gguf, load_target
-    from outrider.runtime.hub.resolve import resolve_target
-    from outrider.runtime.text.tokenizer import load_tokenizer
-
-    if not sys.stderr.isatty():
-        os.environ.setdefault("TQDM_DISABLE", "1")  # progress bars are for a terminal
-    if model is None:
-        model = str(embedded.target(backend))
-    model = resolve_target(model)
-    if backend == "llama" and Path(model).expanduser().is_dir():
-        model = str(embedded.gguf_in(Path(model).expanduser()))
-    if is_gguf(model):
-        about = _check_gguf(Path(model).expanduser(), n_ctx or 0, slots)
-        if announce:
-            print(about, file=sys.stderr, flush=True)
-    target = load_target(
-        model, backend=backend, dtype=dtype, device=device, n_ctx=n_ctx, slots=slots,
-        threads=threads,
-    )  # fmt: skip
-    place = Path(model).expanduser()
-    tokenizer = load_tokenizer(place if place.exists() else _hub_files(model))
-    for warning in tokenizer.warnings:
-        logs.warn(warning)
-    return target, tokenizer, "transformers" if target.info.dtype in _TORCH_TYPES else "llama"
-
-
-def _check_gguf(file: Path, n_ctx: int, slots: int) -> str:
-    """The line that says what loading takes; refused where there is not that much."""
-    from outrider.runtime.hub.gguf import read_header
-    from outrider.runtime.hub.need import check_fits, estimate_gguf, mib
-
-    header = read_header(file)
-    need = estimate_gguf(header, n_ctx, n_seq=slots)
-    check_fits(file.name, need)
-    trained = header.number("context_length") or 0
-    if not n_ctx and need.n_ctx < trained:
-        more = f"; the model would allow {trained} ids: --ctx-size"
-    else:
-        more = ""
-    return (
-        f"loading {file.name}: about {mib(need.total)} (weights {mib(need.weights)}, "
-        f"cache of {slots} x {need.n_ctx} ids {mib(need.cache)}){more}"
+    service = Service(
+        settings,
+        key_file=api_key_file.expanduser() if api_key_file else None,
+        metrics_port=metrics_port,
+        log_prompts=log_prompts,
     )
-
-
-def load_own(model: Path, *, n_ctx: int, threads: int = 1) -> tuple[Drafter, Tokenizer]:
-    """The draft model beside the target, and its tokenizer, which is to be compared."""
-    from outrider.runtime.hub.need import check_memory
-    from outrider.runtime.hub.resolve import resolve
-    from outrider.runtime.lm.drafter import Drafter
-    from outrider.runtime.lm.factory import load_lm
-    from outrider.runtime.text.tokenizer import load_tokenizer
-
-    place = resolve(str(model))
-    check_memory(place, n_ctx)
-    tokenizer = load_tokenizer(place)
-    loaded = load_lm(place, n_ctx=n_ctx, threads=threads)
-    return Drafter(loaded.lm, tokenizer.size, tokenizer.eos), tokenizer
-
-
-_TORCH_TYPES = ("float32", "bfloat16", "float16")
-
-
-def _hub_files(model: str) -> Path:
-    """The folder where the hub's client keeps the small files of a model that it has loaded."""
-    from huggingface_hub import snapshot_download
-
-    return Path(snapshot_download(model, allow_patterns=["*.json", "*.jinja", "tokenizer*"]))
+    asyncio.run(serve_until_told(service, build, as_json=json, with_stdin=with_stdin))
 
 
 def _keys(file: Path | None) -> Any:

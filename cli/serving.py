@@ -6,32 +6,19 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from outrider.cli import logs
 from outrider.cli.exits import WorkFailedError
 
 if TYPE_CHECKING:
-    from outrider.cloud_server.driver import ServiceSettings, Verifier
-
-
-def check_address(settings: ServiceSettings) -> None:
-    """Complain about the address before minutes are spent on loading a model."""
     import asyncio
 
-    from outrider.runtime.net.link import Link
-    from outrider.runtime.net.server import serve as listen
+    from outrider.cloud_server.driver import Verifier
+    from outrider.cloud_server.service import Service
 
-    async def nobody(link: Link) -> None:
-        await link.close()
-
-    async def probe() -> None:
-        server = await listen(
-            nobody, settings.host, settings.port, keys=settings.keys, context=settings.tls
-        )
-        await server.close()
-
-    asyncio.run(probe())
+    Build = Callable[[], tuple[Verifier, dict[str, Any]]]
 
 
 @contextlib.contextmanager
@@ -59,36 +46,52 @@ def ends_at_once() -> Iterator[None]:
 
 
 async def serve_until_told(
-    verifier: Verifier, facts: dict[str, Any], *, as_json: bool, with_stdin: bool
+    service: Service, build: Build, *, as_json: bool, with_stdin: bool
 ) -> None:
-    """Until a signal, the end of standard input if asked for, or the death of the engine."""
+    """Listen, load, serve; until a signal, the end of standard input if asked for, or the death of
+    the engine.
+
+    Raises:
+        OutriderError: the address cannot be used, or the model does not load.
+    """
     import asyncio
 
-    loop = asyncio.get_running_loop()
+    server = await service.listen()
     stopping = asyncio.Event()
+    verifier: Verifier | None = None
+    try:
+        with ends_at_once():
+            built, facts = await asyncio.to_thread(build)
+            await service.begin(built)
+            verifier = built
+        _listen_to_signals(service, stopping)
+        if with_stdin:
+            asyncio.get_running_loop().add_reader(sys.stdin.fileno(), _on_stdin, stopping)
+        _announce(built, server.url, facts, as_json=as_json)
+        await _until(stopping, built)
+    finally:
+        if with_stdin:
+            asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+        if stopping.is_set() and not with_stdin:
+            logs.say("stopping: no new answers; those under way may finish")
+        failed = verifier.failed if verifier is not None else None
+        await service.stop(drain=stopping.is_set() and failed is None)
+    if failed is not None:
+        raise WorkFailedError(f"the engine stopped: {type(failed).__name__}: {failed}") from failed
+
+
+def _listen_to_signals(service: Service, stopping: asyncio.Event) -> None:
+    import asyncio
 
     def asked(number: int) -> None:
         if stopping.is_set():
             os._exit(128 + number)  # asked twice: at once means at once
         stopping.set()
 
+    loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, asked, number)
-    if with_stdin:
-        loop.add_reader(sys.stdin.fileno(), _on_stdin, stopping)
-    server = await verifier.start()
-    try:
-        _announce(verifier, server.url, facts, as_json=as_json)
-        await _until(stopping, verifier)
-    finally:
-        if with_stdin:
-            loop.remove_reader(sys.stdin.fileno())
-        if stopping.is_set() and not with_stdin:
-            print("stopping: no new answers; those under way may finish", file=sys.stderr)
-        failed = verifier.failed
-        await verifier.stop(drain=failed is None)
-    if failed is not None:
-        raise WorkFailedError(f"the engine stopped: {type(failed).__name__}: {failed}") from failed
+    loop.add_signal_handler(signal.SIGHUP, service.reload)
 
 
 async def _until(stopping: Any, verifier: Verifier) -> None:
@@ -122,7 +125,7 @@ def _announce(verifier: Verifier, url: str, facts: dict[str, Any], *, as_json: b
 
         lines.append(f"certificate fingerprint: {certificate_fingerprint(facts['certificate'])}")
     lines.append(f"ready: {url}")
-    print("\n".join(lines), file=sys.stderr, flush=True)
+    logs.say("\n".join(lines))
     if as_json:
         from outrider.cli.report import print_json
 

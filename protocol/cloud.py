@@ -256,7 +256,7 @@ class CloudConnection:
         opened = session.open(request, ids, known, objective)
         cached = min(self.table.cached(session), opened.prompt_len)
         self._outbox.put(msgspec.structs.replace(opened, cached=cached), request.handle)
-        self.table.queue.join(session)
+        self.table.opened(session, now)
         if len(session.ids) >= config.n_ctx and session.running:
             # Given back when its last token had filled the context: only the end is missing.
             session.finish("length", len(session.ids) - session.prompt_len, None)

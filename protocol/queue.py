@@ -70,30 +70,38 @@ class AnswerQueue:
                 retry_after=round(min(LONGEST, max(SHORTEST, turn)), 1),
             )
 
-    def join(self, session: CloudSession) -> None:
-        """An answer was opened, or comes back on another link: then it keeps its place."""
+    def join(self, session: CloudSession) -> bool:
+        """An answer was opened: True; or it comes back on another link, and keeps its place."""
         session.admitted = self.capacity is None
         known = self._places.get(session.key)
-        if known is None or known.begun != session.begun:
-            self._count += 1
-            self._places[session.key] = _Place(session.begun, self._count)
+        if known is not None and known.begun == session.begun:
+            return False
+        self._count += 1
+        self._places[session.key] = _Place(session.begun, self._count)
+        return True
 
-    def settle(self, sessions: dict[bytes, CloudSession], now: float) -> None:
-        """Let in whose turn it is; learn from answers that ended how long one takes."""
+    def settle(self, sessions: dict[bytes, CloudSession], now: float) -> list[CloudSession]:
+        """Let in whose turn it is; learn from answers that ended how long one takes. Gives those
+        whose session is still there.
+        """
+        ended: list[CloudSession] = []
         for key, place in list(self._places.items()):
             session = sessions.get(key)
             if session is None or session.begun != place.begun or not session.running:
                 del self._places[key]
                 if place.since is not None:
                     self.usual += GAIN * (now - place.since - self.usual)
+                if session is not None and session.begun == place.begun:
+                    ended.append(session)
         if self.capacity is None:
-            return
+            return ended
         present = [s for s in sessions.values() if _present(s)]
         waiting = [s for s in present if not s.admitted]
         if waiting:
             for session in self._next(waiting, [s for s in present if s.admitted], self.capacity):
                 session.admitted = True
                 self._places[session.key].since = now
+        return ended
 
     def _next(
         self, waiting: list[CloudSession], inside: list[CloudSession], capacity: Capacity

@@ -98,6 +98,7 @@ class CloudSession:
         self.passes = 0
         self.admitted = True
         self.uncharged = 0
+        self.opened_at = 0.0
 
     # --- the edge's messages ----------------------------------------------------------------
 

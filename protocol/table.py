@@ -58,6 +58,8 @@ class SessionTable:
     ``load`` is the share of capacity in use, told in verdicts; while ``closing``, no answer begins.
     ``pass_times`` are tokens and seconds of passes, told in welcomes.
     ``quotas`` are those of the keys that have any, by name; the queue says whose turn it is.
+    ``refused`` counts answers by code; ``on_open`` and ``on_end`` are told of each that
+    begins or is over.
     ``cached`` says how many ids of a prompt need no evaluation; the engine puts itself there.
     """
 
@@ -70,6 +72,8 @@ class SessionTable:
     meter: Meter = field(default_factory=Meter)
     queue: AnswerQueue = field(init=False)
     refused: Counter[str] = field(default_factory=Counter)
+    on_open: Callable[[CloudSession], None] = lambda _session: None
+    on_end: Callable[[CloudSession, float], None] = lambda _session, _now: None
     cached: Callable[[CloudSession], int] = lambda _session: 0
 
     def __post_init__(self) -> None:
@@ -124,6 +128,13 @@ class SessionTable:
         self.meter.check(session.owner, self.quota(session.owner), now)
         self.queue.check(self.sessions.values(), session)
 
+    def opened(self, session: CloudSession, now: float) -> None:
+        """An answer was opened; its turn may have to come."""
+        fresh = self.queue.join(session)
+        if fresh:
+            session.opened_at = now
+            self.on_open(session)
+
     def drop(self, session: CloudSession, now: float) -> None:
         """Forget a session."""
         self._charge(session, now)
@@ -137,7 +148,8 @@ class SessionTable:
             self._charge(session, now)
             if session.link is None and session.idle_since < limit:
                 self.drop(session, now)
-        self.queue.settle(self.sessions, now)
+        for session in self.queue.settle(self.sessions, now):
+            self.on_end(session, now)
 
     def _charge(self, session: CloudSession, now: float) -> None:
         if session.uncharged:

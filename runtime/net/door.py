@@ -18,7 +18,7 @@ from websockets.http11 import Request, Response
 
 from outrider.runtime.net.address import HEALTH_PATH, STREAM_PATH, SUBPROTOCOL, Address
 from outrider.runtime.net.keys import Key, KeyFile
-from outrider.runtime.net.link import MeteredConnection
+from outrider.runtime.net.link import MAX_FRAME, MeteredConnection
 
 _log = logging.getLogger("outrider.net.server")
 
@@ -57,6 +57,7 @@ class DoorRules:
     make_room: MakeRoom = lambda key_name: False  # noqa: ARG005
     pages: Mapping[str, Page] = field(default_factory=dict)
     stream: bool = True
+    max_frame: int = MAX_FRAME
 
 
 class DoorConnection(MeteredConnection, ServerConnection):
@@ -83,6 +84,7 @@ class Door:
         self.rules = rules
         self.inside: set[DoorConnection] = set()
         self.refused: Counter[str] = Counter()
+        self._bytes = [0, 0]  # in and out, of links that are over
         self._arriving: WeakKeyDictionary[DoorConnection, float] = WeakKeyDictionary()
         self._patience = patience
         self._said_at = float("-inf")
@@ -198,8 +200,21 @@ class Door:
             return self._busy(connection, full)
         # The place is taken now, not when the handler starts: otherwise a burst gets past.
         self.inside.add(connection)
-        connection.on_lost = partial(self.inside.discard, connection)
+        connection.on_lost = partial(self._left, connection)
+        # The limit may not have been known when the socket was accepted.
+        connection.protocol.max_message_size = self.rules.max_frame
         return None
+
+    def _left(self, connection: DoorConnection) -> None:
+        self.inside.discard(connection)
+        self._bytes[0] += connection.wire_in
+        self._bytes[1] += connection.wire_out
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """Bytes of all links so far: in, out."""
+        into = self._bytes[0] + sum(c.wire_in for c in self.inside)
+        return into, self._bytes[1] + sum(c.wire_out for c in self.inside)
 
     def _full(self, connection: DoorConnection) -> str | None:
         """Why there is no place, after idle links were asked to go."""

@@ -54,6 +54,15 @@ class Server:
         """How many requests were refused, by reason: ``key``, ``busy``, ``arriving``."""
         return self._door.refused
 
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """Bytes received and sent on all links so far, framing included."""
+        return self._door.traffic
+
+    def limit(self, max_frame: int) -> None:
+        """From now on links may carry messages of so many bytes."""
+        self._door.rules.max_frame = max_frame
+
     def replace_keys(self, keys: KeyFile) -> int:
         """Accept these keys from now on; gives how many links of others were dropped."""
         return self._door.replace_keys(keys)
@@ -125,6 +134,7 @@ async def serve(
         make_room=make_room,
         pages=pages or {},
         stream=stream,
+        max_frame=max_frame,
     )
     door = Door(rules, patience=2 * open_timeout)
     # "localhost" may be two addresses, and port 0 would then mean two different ports.

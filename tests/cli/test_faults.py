@@ -336,22 +336,27 @@ def test_a_second_signal_ends_at_once(popen, start_cloud, read, number: int) -> 
 
 
 def test_an_engine_that_dies_takes_the_service_down(models: Path) -> None:
-    from outrider.cli import serve as command
+    from outrider.cli import targets
     from outrider.cli.exits import WorkFailedError
     from outrider.cli.serving import serve_until_told
     from outrider.cloud_server.driver import ServiceSettings, Verifier
+    from outrider.cloud_server.service import Service
 
     pytest.importorskip("llama_cpp")
-    target, tokenizer, _ = command.load(None, "llama")
-    verifier = Verifier(target, tokenizer, ServiceSettings(port=0, drain_seconds=60))
+    target, tokenizer, _ = targets.load(None, "llama")
+    settings = ServiceSettings(port=0, drain_seconds=60)
+    verifier = Verifier(target, tokenizer, settings)
 
     def broken(now: float) -> None:
         raise ZeroDivisionError("the engine is broken")
 
     verifier.engine.next = broken  # type: ignore[method-assign,assignment]
     facts = {"backend": "llama", "certificate": None, "drafter": None}
+    serving = serve_until_told(
+        Service(settings), lambda: (verifier, facts), as_json=False, with_stdin=False
+    )
     with pytest.raises(WorkFailedError, match="the engine is broken"):
-        asyncio.run(serve_until_told(verifier, facts, as_json=False, with_stdin=False))
+        asyncio.run(serving)
 
 
 def test_a_cloud_that_came_with_a_parent_goes_with_it(popen) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from outrider.cli import exits
-from outrider.cli.serve import _check_gguf
+from outrider.cli.targets import check_gguf
 
 LOADING = """
 import time
@@ -42,7 +42,7 @@ def test_what_a_target_will_take_is_said_and_refused_before_it_is_loaded(
     invoke, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = models / "target" / "target-f16.gguf"
-    about = _check_gguf(target, 1024, 4)
+    about = check_gguf(target, 1024, 4)
     assert re.fullmatch(
         r"loading target-f16.gguf: about \d+ MiB \(weights \d+ MiB, "
         r"cache of 4 x 1024 ids \d+ MiB\)",
@@ -60,7 +60,7 @@ def test_more_than_the_default_context_must_be_asked_for(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("outrider.runtime.hub.need.DEFAULT_CTX", 512)
-    about = _check_gguf(models / "target" / "target-f16.gguf", 0, 2)
+    about = check_gguf(models / "target" / "target-f16.gguf", 0, 2)
     assert "cache of 2 x 512 ids" in about
     assert about.endswith("the model would allow 2048 ids: --ctx-size")
 

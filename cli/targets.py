@@ -1,0 +1,99 @@
+"""Loading a target, and the draft model beside it, for what the user named."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from outrider.cli import embedded, logs
+
+if TYPE_CHECKING:
+    from outrider.runtime.lm.drafter import Drafter
+    from outrider.runtime.text.tokenizer import Tokenizer
+
+
+def load(
+    model: str | None,
+    backend: str,
+    *,
+    dtype: str | None = None,
+    device: str | None = None,
+    n_ctx: int | None = None,
+    slots: int = 1,
+    threads: int = 1,
+    announce: bool = False,
+) -> tuple[Any, Tokenizer, str]:
+    """(target, its tokenizer, the backend chosen) for what the user named; None is the embedded.
+
+    ``announce``: say what is about to be loaded, and how much memory it will take.
+    """
+    from outrider.cloud_server.targets.factory import is_gguf, load_target
+    from outrider.runtime.hub.resolve import resolve_target
+    from outrider.runtime.text.tokenizer import load_tokenizer
+
+    if not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")  # progress bars are for a terminal
+    if model is None:
+        model = str(embedded.target(backend))
+    model = resolve_target(model)
+    if backend == "llama" and Path(model).expanduser().is_dir():
+        model = str(embedded.gguf_in(Path(model).expanduser()))
+    if is_gguf(model):
+        about = check_gguf(Path(model).expanduser(), n_ctx or 0, slots)
+        if announce:
+            logs.say(about)
+    target = load_target(
+        model, backend=backend, dtype=dtype, device=device, n_ctx=n_ctx, slots=slots,
+        threads=threads,
+    )  # fmt: skip
+    place = Path(model).expanduser()
+    tokenizer = load_tokenizer(place if place.exists() else _hub_files(model))
+    for warning in tokenizer.warnings:
+        logs.warn(warning)
+    return target, tokenizer, "transformers" if target.info.dtype in _TORCH_TYPES else "llama"
+
+
+def check_gguf(file: Path, n_ctx: int, slots: int) -> str:
+    """The line that says what loading takes; refused where there is not that much."""
+    from outrider.runtime.hub.gguf import read_header
+    from outrider.runtime.hub.need import check_fits, estimate_gguf, mib
+
+    header = read_header(file)
+    need = estimate_gguf(header, n_ctx, n_seq=slots)
+    check_fits(file.name, need)
+    trained = header.number("context_length") or 0
+    if not n_ctx and need.n_ctx < trained:
+        more = f"; the model would allow {trained} ids: --ctx-size"
+    else:
+        more = ""
+    return (
+        f"loading {file.name}: about {mib(need.total)} (weights {mib(need.weights)}, "
+        f"cache of {slots} x {need.n_ctx} ids {mib(need.cache)}){more}"
+    )
+
+
+def load_own(model: Path, *, n_ctx: int, threads: int = 1) -> tuple[Drafter, Tokenizer]:
+    """The draft model beside the target, and its tokenizer, which is to be compared."""
+    from outrider.runtime.hub.need import check_memory
+    from outrider.runtime.hub.resolve import resolve
+    from outrider.runtime.lm.drafter import Drafter
+    from outrider.runtime.lm.factory import load_lm
+    from outrider.runtime.text.tokenizer import load_tokenizer
+
+    place = resolve(str(model))
+    check_memory(place, n_ctx)
+    tokenizer = load_tokenizer(place)
+    loaded = load_lm(place, n_ctx=n_ctx, threads=threads)
+    return Drafter(loaded.lm, tokenizer.size, tokenizer.eos), tokenizer
+
+
+_TORCH_TYPES = ("float32", "bfloat16", "float16")
+
+
+def _hub_files(model: str) -> Path:
+    """The folder where the hub's client keeps the small files of a model that it has loaded."""
+    from huggingface_hub import snapshot_download
+
+    return Path(snapshot_download(model, allow_patterns=["*.json", "*.jinja", "tokenizer*"]))
