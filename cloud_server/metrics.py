@@ -134,7 +134,9 @@ class CloudMetrics:
         return self._library.metrics_core.GaugeMetricFamily(PREFIX + name, about, value=value)
 
     def _labelled(self, name: str, label: str, values: Any, about: str) -> Any:
-        family = self._library.metrics_core.CounterMetricFamily(PREFIX + name, about, labels=[label])
+        family = self._library.metrics_core.CounterMetricFamily(
+            PREFIX + name, about, labels=[label]
+        )
         for which, value in sorted(values.items()):
             family.add_metric([which], value)
         return family
