@@ -7,7 +7,6 @@ import importlib.util
 import json
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
@@ -32,16 +31,20 @@ def prompts(domain: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Cloud:
-    """A running verifier: its address, what it wrote down of its passes, what runs its target."""
+    """A running verifier: its address, what runs its target, its process."""
 
     url: str
-    report: Path
     backend: str
+    process: subprocess.Popen[str]
 
     def passes(self) -> list[dict[str, Any]]:
         """The passes so far: ``seconds`` and ``rows`` of (committed length, decisions wanted)."""
-        lines = self.report.read_text().splitlines()
-        return [json.loads(line) for line in lines]
+        asked, told = self.process.stdin, self.process.stdout
+        assert asked is not None
+        assert told is not None
+        print(file=asked, flush=True)
+        passes: list[dict[str, Any]] = json.loads(told.readline())
+        return passes
 
 
 def default_backend() -> str:
@@ -71,37 +74,35 @@ def cloud(
         BackendError: it did not start.
     """
     backend = backend or default_backend()
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "passes.jsonl"
-        model = models() / "target"
-        if backend == "llama":
-            model = model / "target-f16.gguf"
-        command = [sys.executable, "-m", "outrider.benchmarks.paced_cloud"]
-        command += ["--model", str(model), "--backend", backend]
-        command += ["--step-ms", str(step_ms), "--report", str(report)]
-        command += [] if lookup is None else ["--lookup", str(lookup)]
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    model = models() / "target"
+    if backend == "llama":
+        model = model / "target-f16.gguf"
+    command = [sys.executable, "-m", "outrider.benchmarks.paced_cloud"]
+    command += ["--model", str(model), "--backend", backend]
+    command += ["--step-ms", str(step_ms)]
+    command += [] if lookup is None else ["--lookup", str(lookup)]
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None  # asked for above
+        url = process.stdout.readline().strip()
+        if not url:
+            _, errors = process.communicate(timeout=10)
+            raise BackendError(f"the verifier did not start: {_said(errors)}")
+        yield Cloud(url, backend, process)
+    finally:
+        if process.stdin is not None:
+            process.stdin.close()
         try:
-            assert process.stdout is not None  # asked for above
-            url = process.stdout.readline().strip()
-            if not url:
-                _, errors = process.communicate(timeout=10)
-                raise BackendError(f"the verifier did not start: {_said(errors)}")
-            yield Cloud(url, report, backend)
-        finally:
-            if process.stdin is not None:
-                process.stdin.close()
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def _said(errors: str) -> str:

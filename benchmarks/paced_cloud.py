@@ -1,8 +1,9 @@
 """A verifier process for benchmarks: one target, optionally paced, with a record of its passes.
 
-``python -m outrider.benchmarks.paced_cloud --model M --step-ms 25 --report FILE`` prints its URL on
-a line and serves until its standard input closes; each pass becomes a JSON line in the report:
-its seconds and, for each row, the committed length and how many decisions were wanted.
+``python -m outrider.benchmarks.paced_cloud --model M --step-ms 25`` prints its URL on a line and
+serves until its standard input closes. To each line there it answers with one: the passes so far as
+a JSON list, of each its seconds and, for each row, the committed length and how many decisions were
+wanted. (Writing them out one by one would be part of the rounds that are measured.)
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from outrider.cloud_server.driver import ServiceSettings, Verifier
 from outrider.cloud_server.planner import EngineSettings
@@ -23,22 +25,27 @@ from outrider.runtime.text.tokenizer import load_tokenizer
 from outrider.simulator.paced import PacedTarget
 
 
-async def serve(model: Path, backend: str, step: float, report: Path, lookup: int) -> None:
+async def serve(model: Path, backend: str, step: float, lookup: int) -> None:
     """Serve on a free port of this machine until standard input ends."""
     target = load_target(str(model), backend=backend, threads=1)
-    with report.open("w", buffering=1) as log:
+    passes: list[tuple[float, Sequence[Row]]] = []
 
-        def record(seconds: float, rows: Sequence[Row]) -> None:
-            shapes = [(len(row.ids) - row.want + 1, row.want) for row in rows]
-            log.write(json.dumps({"seconds": seconds, "rows": shapes}) + "\n")
+    def answer() -> None:
+        for _ in sys.stdin:
+            print(json.dumps([_pass(*seen) for seen in passes]), flush=True)
 
-        paced = PacedTarget(target, step, record)
-        settings = ServiceSettings(port=0, engine=EngineSettings(lookup=lookup))
-        service = Verifier(paced, load_tokenizer(model), settings)
-        server = await service.start()
-        print(server.url, flush=True)
-        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
-        await service.stop(drain=False)
+    paced = PacedTarget(target, step, lambda seconds, rows: passes.append((seconds, rows)))
+    settings = ServiceSettings(port=0, engine=EngineSettings(lookup=lookup))
+    service = Verifier(paced, load_tokenizer(model), settings)
+    server = await service.start()
+    print(server.url, flush=True)
+    await asyncio.to_thread(answer)
+    await service.stop(drain=False)
+
+
+def _pass(seconds: float, rows: Sequence[Row]) -> dict[str, Any]:
+    shapes = [(len(row.ids) - row.want + 1, row.want) for row in rows]
+    return {"seconds": seconds, "rows": shapes}
 
 
 def main() -> None:
@@ -47,11 +54,10 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--backend", default="auto")
     parser.add_argument("--step-ms", type=float, default=0.0)
-    parser.add_argument("--report", type=Path, required=True)
     parser.add_argument("--lookup", type=int, default=EngineSettings().lookup)
     args = parser.parse_args()
     try:
-        asyncio.run(serve(args.model, args.backend, args.step_ms / 1000, args.report, args.lookup))
+        asyncio.run(serve(args.model, args.backend, args.step_ms / 1000, args.lookup))
     except OutriderError as error:
         sys.exit(f"error: {error}")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from outrider.cloud_server.engine import CloudEngine, Forward
 from outrider.cloud_server.own_drafter import OwnDraft, OwnDrafter, check_vocabulary
 from outrider.cloud_server.planner import EngineSettings
 from outrider.cloud_server.rehearsal import rehearse
+from outrider.cloud_server.served import Served
 from outrider.cloud_server.targets.base import Decided, Target
 from outrider.protocol.cloud import CloudConnection
 from outrider.protocol.errors import BackendError, LinkError, OutriderError, SessionError
@@ -136,14 +138,13 @@ class Verifier:
             settings.engine,
             own=self._own(*own) if own and settings.draft_max else None,
         )
-        self._drafting: OwnDraft | None = None
         self.passed: Callable[[Forward], None] = lambda work: None  # noqa: ARG005
+        self._work: Forward | OwnDraft | None = None
+        self._due: asyncio.Handle | None = None
         self._stale = self._mentioned = False
-        self._wake = asyncio.Event()
-        self._writers: set[asyncio.Event] = set()
-        self._connections: set[CloudConnection] = set()
+        self._served: set[Served] = set()
         self._thread = OwnerThread("target")
-        self._worker: asyncio.Task[None] | None = None
+        self._broken: asyncio.Future[None] | None = None
         self._server: Server | None = None
 
     def _own(self, drafter: Drafter, tokenizer: Tokenizer) -> OwnDrafter:
@@ -163,6 +164,7 @@ class Verifier:
             SettingError: the address is in use, or open to the world without key and certificate.
         """
         settings = self.settings
+        self._broken = asyncio.get_running_loop().create_future()
         if settings.rehearse > 0:
             seconds = settings.rehearse
             self.engine.rehearsed(await self._thread.run(rehearse, self.target, seconds))
@@ -176,7 +178,6 @@ class Verifier:
             make_room=self.make_room,
             max_frame=self.max_message,
         )
-        self._worker = asyncio.create_task(self._work(), name="engine")
         return self._server
 
     async def stop(self, *, drain: bool = True) -> None:
@@ -184,14 +185,12 @@ class Verifier:
         if drain:
             await self._drain()
         now = _now()
-        for connection in self._connections:
-            connection.close("shutdown", "the verifier is shutting down", now)
-        self._tell_all()
+        for served in self._served:
+            served.connection.close("shutdown", "the verifier is shutting down", now)
+            served.wake.set()
         if self._server is not None:
             await self._server.close()
-        if self._worker is not None:
-            self._worker.cancel()
-            await asyncio.gather(self._worker, return_exceptions=True)
+        self._rest()
         await asyncio.to_thread(self._thread.close)
         self.target.close()
         if self.drafter is not None:
@@ -206,43 +205,88 @@ class Verifier:
 
     @property
     def failed(self) -> BaseException | None:
-        """What ended the engine's loop, if anything did: the service cannot go on then."""
-        if self._worker is None or not self._worker.done() or self._worker.cancelled():
-            return None
-        return self._worker.exception()
+        """What broke the engine, if anything did: the service cannot go on then."""
+        broken = self._broken
+        return broken.exception() if broken is not None and broken.done() else None
 
     async def ended(self) -> None:
-        """Return when the engine's loop ends, which it does on its own only by failing."""
-        if self._worker is not None:
-            await asyncio.wait({self._worker})
+        """Return when the engine can't go on, which is when it is broken."""
+        if self._broken is not None:
+            await asyncio.wait({self._broken})
 
-    # --- the engine's loop ------------------------------------------------------------------
+    # --- the engine -------------------------------------------------------------------------
 
-    async def _work(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            self._wake.clear()
+    def _arrived(self) -> None:
+        """Look for work, once for all that arrives in this turn of the loop."""
+        if self._work is not None or (self._due and not isinstance(self._due, asyncio.TimerHandle)):
+            return
+        self._rest()
+        if len(self.table.sessions) == 1:
+            self._step()  # nobody else's could have come
+        else:
+            self._due = asyncio.get_running_loop().call_soon(self._step)
+
+    def _rest(self) -> None:
+        """No look for work is due."""
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+
+    def _step(self) -> None:
+        """Give the target its next work, on its own thread; or look again when there may be some.
+
+        Callbacks, no task: what leads from a frame to a pass and from that to a verdict keeps
+        somebody waiting each time.
+        """
+        self._due, loop = None, asyncio.get_running_loop()
+        try:
             work = self.engine.next(loop.time())
             self._mention()
-            if isinstance(work, Forward):
-                result = await self._thread.run(self._forward, work)
-                self.engine.done(work, result, loop.time())
-                self.passed(work)
-                self._tell_all()
-                await asyncio.sleep(0)  # verdicts leave before the next pass is thought about
-                continue
-            if isinstance(work, OwnDraft):
-                self._drafting, self._stale = work, False
-                guess = await self._thread.run(self._draft, work)
-                self._drafting = None
-                self.engine.drafted(work, guess, loop.time())
-                continue
-            timeout = None if work.until is None else max(0.0, work.until - loop.time())
-            try:
-                async with asyncio.timeout(timeout):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
+        except Exception as error:
+            self._break(error)
+            return
+        if isinstance(work, Forward):
+            self._work = work
+            self._thread.submit(self._forward, work, self._passed)
+        elif isinstance(work, OwnDraft):
+            self._work, self._stale = work, False
+            self._thread.submit(self._draft, work, self._drafted)
+        elif work.until is not None:
+            self._due = loop.call_at(work.until, self._step)
+
+    def _passed(self, work: Forward, result: list[Decided] | BackendError) -> None:
+        """A pass is over. Its verdicts leave before the next one is thought about."""
+        self._work = None
+        try:
+            self.engine.done(work, result, _now())
+        except Exception as error:
+            self._break(error)
+            return
+        self.passed(work)
+        near = False
+        for served in self._served:
+            served.post()
+            near = near or served.link.near
+        if near:
+            # The write woke the edge up, on this processor, for the kernel expects a writer to go
+            # to sleep: let it go first.
+            os.sched_yield()
+        self._arrived()
+
+    def _drafted(self, work: OwnDraft, guess: Guess | BackendError) -> None:
+        """A guess of our own draft model is there."""
+        self._work = None
+        try:
+            self.engine.drafted(work, guess, _now())
+        except Exception as error:
+            self._break(error)
+            return
+        self._arrived()
+
+    def _break(self, error: Exception) -> None:
+        """Something that should not be: whoever waits in :meth:`ended` is told."""
+        if self._broken is not None and not self._broken.done():
+            self._broken.set_exception(error)
 
     def _mention(self) -> None:
         """Say once that the draft model is too small for some texts."""
@@ -301,68 +345,46 @@ class Verifier:
 
     async def handle(self, link: Link) -> None:
         """Serve one connection until it is over."""
-        connection = CloudConnection(self.table, link.peer.key_name or "", _now())
-        wake = asyncio.Event()
-        self._connections.add(connection)
-        self._writers.add(wake)
-        writer = asyncio.create_task(self._write(link, connection, wake))
+        served = Served(link, CloudConnection(self.table, link.peer.key_name or "", _now()))
+        connection = served.connection
+
+        def take(message: bytes) -> bool:
+            connection.receive(message, _now())
+            if isinstance(self._work, OwnDraft):
+                self._stale = not self.engine.wanted(self._work)
+            if connection.has_cold_messages:
+                served.wake.set()
+            self._arrived()
+            return not connection.wants_close
+
+        self._served.add(served)
+        writer = asyncio.create_task(served.write())
         try:
-            while not connection.wants_close:
-                data = await link.recv()
-                connection.receive(data, _now())
-                if self._drafting is not None:
-                    self._stale = not self.engine.wanted(self._drafting)
-                if connection.has_cold_messages:
-                    wake.set()
-                self._wake.set()
-                await asyncio.sleep(0)  # messages that wait in a row must not starve the others
+            await link.receive(take)
             await writer
         except LinkError as error:
             _log.debug("%s: %s", link.peer, error)
         finally:
             writer.cancel()
             await asyncio.gather(writer, return_exceptions=True)
-            self._connections.discard(connection)
-            self._writers.discard(wake)
+            self._served.discard(served)
             connection.connection_lost(_now())
-            self._wake.set()
+            self._arrived()
 
     def make_room(self, key_name: str | None) -> bool:
         """Close the connection that has been idle longest, of that key if one is named."""
         idle = [
-            connection
-            for connection in self._connections
-            if connection.idle_since is not None and key_name in (None, connection.owner)
+            (served.connection.idle_since, served)
+            for served in self._served
+            if served.connection.idle_since is not None
+            and key_name in (None, served.connection.owner)
         ]
         if not idle:
             return False
-        oldest = min(idle, key=lambda connection: connection.idle_since or 0.0)
-        oldest.close("idle", "others need the place", _now())
-        self._tell_all()
+        _, oldest = min(idle, key=lambda found: found[0])
+        oldest.connection.close("idle", "others need the place", _now())
+        oldest.wake.set()
         return True
-
-    async def _write(self, link: Link, connection: CloudConnection, wake: asyncio.Event) -> None:
-        """Pull messages while the link takes them; what to say is decided at the last moment."""
-        while True:
-            wake.clear()
-            while (message := connection.next_message(_now())) is not None:
-                await link.send(message)
-            if connection.wants_close:
-                await link.close()
-                return
-            deadline = connection.next_timeout()
-            if deadline is None:
-                await wake.wait()
-                continue
-            try:
-                async with asyncio.timeout(max(0.0, deadline - _now())):
-                    await wake.wait()
-            except TimeoutError:
-                connection.handle_timeout(_now())
-
-    def _tell_all(self) -> None:
-        for wake in self._writers:
-            wake.set()
 
 
 def _now() -> float:

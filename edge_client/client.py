@@ -98,14 +98,13 @@ class EdgeClient:
             if self._engine is None:
                 raise SettingError("without a drafter nobody can write while the link is down")
             self._offline = Offline(self.machine, self._engine, tokenizer, self._wrote)
-        self._tasks: list[asyncio.Task[None]] = []
-        self._draft_wake = asyncio.Event()
+        self._serving: asyncio.Task[None] | None = None
         self._streams: dict[int, asyncio.Queue[Happening]] = {}
         self._show_ahead: set[int] = set()
         self._ready: asyncio.Future[Welcome] | None = None
         self._thread = OwnerThread("drafter")
-        self._work: DraftWork | None = None
-        self._stale = False
+        self._work: Prefill | DraftWork | None = None
+        self._stale = self._stopped = False
 
     # --- life -------------------------------------------------------------------------------
 
@@ -123,9 +122,7 @@ class EdgeClient:
             if self._offline is None:
                 raise
             link, self._ready = error, None  # nobody waits for it
-        self._tasks = [asyncio.create_task(self.courier.run(link), name="courier")]
-        if self._engine is not None:
-            self._tasks.append(asyncio.create_task(self._draft(self._engine), name="draft"))
+        self._serving = asyncio.create_task(self.courier.run(link), name="courier")
         try:
             if self._ready is not None:
                 await self._ready
@@ -143,14 +140,14 @@ class EdgeClient:
         await self._stop()
 
     async def _stop(self) -> None:
-        self._stale = True
+        self._stale = self._stopped = True
         with suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL):
                 await self.courier.flush()  # a cancel may be due
         await self.courier.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._serving is not None:
+            self._serving.cancel()
+            await asyncio.gather(self._serving, return_exceptions=True)
         await asyncio.to_thread(self._thread.close)
 
     @property
@@ -229,26 +226,36 @@ class EdgeClient:
             reconnects=lambda: courier.reconnects,
         )
 
-    # --- the loops --------------------------------------------------------------------------
+    # --- the drafter ------------------------------------------------------------------------
 
-    async def _draft(self, engine: EdgeEngine) -> None:
-        """Run the engine's work on the drafter's thread: a decode never blocks the socket."""
-        while True:
-            self._draft_wake.clear()
-            alone = self._offline.next(_now()) if self._offline else None
-            work = engine.next(_now()) if alone is None else alone
-            await self.courier.flush()  # new guesses or a closing frame, without a further wake-up
-            if isinstance(work, Idle):
-                await self._draft_wake.wait()
-                continue
-            self._work, self._stale = (work if isinstance(work, DraftWork) else None), False
-            result = await self._thread.run(self._run, work)
-            self._work = None
-            if self._offline is None or not self._offline.done(work, result, _now()):
-                engine.done(work, result, _now())
-                self._guessed(work.session)
-            if engine.failed is not None:
-                self._notice(f"drafting stopped, the cloud goes on alone: {engine.failed}")
+    def _step(self) -> None:
+        """Give the drafter its next work, if it is free and there is any, and send what is due.
+
+        The work runs on the drafter's own thread, so that a decode never blocks the socket; what
+        leads from a verdict to it and from it to a frame wakes no task.
+        """
+        if self._engine is None or self._work is not None or self._stopped:
+            return
+        alone = self._offline.next(_now()) if self._offline else None
+        work = self._engine.next(_now()) if alone is None else alone
+        self.courier.post()  # perhaps a closing frame
+        if not isinstance(work, Idle):
+            self._work, self._stale = work, False
+            self._thread.submit(self._run, work, self._ran)
+
+    def _ran(self, work: Prefill | DraftWork, result: Guess | BackendError | None) -> None:
+        """The drafter's work is done."""
+        assert self._engine is not None  # it made the work
+        self._work = None
+        alone = self._offline is not None and self._offline.done(work, result, _now())
+        if not alone:
+            self._engine.done(work, result, _now())
+            self.courier.post()  # the new guesses, before the next are thought about
+        self._step()
+        if not alone:
+            self._guessed(work.session)
+        if self._engine.failed is not None:
+            self._notice(f"drafting stopped, the cloud goes on alone: {self._engine.failed}")
 
     def _guessed(self, session: EdgeSession) -> None:
         """Tell a stream that asked for it what is ahead of its text now."""
@@ -286,21 +293,20 @@ class EdgeClient:
     def _talk(self) -> None:
         """The machine was told something: send it, and let the drafter look."""
         self.courier.wake()
-        self._draft_wake.set()
+        self._step()
 
     def _hear(self) -> None:
         """The machine may have events: give them to the streams that wait for them."""
-        self._draft_wake.set()  # the drafter first: what it does next takes longest
-        for event in self.machine.events():
+        events = self.machine.events()
+        for event in events:
             if isinstance(event, LinkReady):
-                if event.never_draft:
-                    named = ", ".join(map(str, sorted(event.never_draft)[:8]))
-                    self._notice(f"special tokens differ: these ids are never drafted: {named}")
-                self._welcomed(event.welcome)
-            elif not isinstance(event, LinkFailed | AnswerOpened):
-                self._pass_on(event)
-        if self._work is not None and self._engine is not None:
+                self._linked(event)
+        self._step()  # the drafter first: what it does next takes longest
+        if isinstance(self._work, DraftWork) and self._engine is not None:
             self._stale = not self._engine.wanted(self._work)
+        for event in events:
+            if not isinstance(event, LinkReady | LinkFailed | AnswerOpened):
+                self._pass_on(event)
 
     def _pass_on(self, event: Committed | AnswerEnded | AnswerRefused) -> None:
         """To the stream of its answer; what is left of an answer before it concerns nobody."""
@@ -308,14 +314,17 @@ class EdgeClient:
         if queue is not None and event.answer == event.session.answer:
             queue.put_nowait(event)
 
-    def _welcomed(self, welcome: Welcome) -> None:
+    def _linked(self, event: LinkReady) -> None:
+        if event.never_draft:
+            named = ", ".join(map(str, sorted(event.never_draft)[:8]))
+            self._notice(f"special tokens differ: these ids are never drafted: {named}")
         try:
-            self._accept(welcome)
+            self._accept(event.welcome)
         except OutriderError as error:
             self._fail(error)
             return
         if self._ready and not self._ready.done():
-            self._ready.set_result(welcome)
+            self._ready.set_result(event.welcome)
         if self._offline is not None:
             self._offline.linked()
 

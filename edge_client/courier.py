@@ -134,6 +134,21 @@ class Courier:
         """The machine may have something to send."""
         self._wake.set()
 
+    def post(self) -> None:
+        """Send what is due as far as the link takes it at once; the rest is the writer's.
+
+        The quick way: no task has to wake up.
+        """
+        link = self._link
+        if link is None:
+            return
+        while link.clear and not self._sending.locked():
+            message = self.machine.next_message(_now())
+            if message is None:
+                return
+            link.post(message)
+        self._wake.set()
+
     async def flush(self) -> None:
         """Pull messages while the link takes them: what to say is decided at the last moment."""
         link = self._link
@@ -171,11 +186,8 @@ class Courier:
 
     async def _read(self, link: Link) -> OutriderError:
         try:
-            while not self.machine.wants_close:
-                self.machine.receive(await link.recv(), _now())
-                self._heard()
-                if self.machine.has_cold_messages:
-                    self._wake.set()
+            if not self.machine.wants_close:
+                await link.receive(self._take)
         except OutriderError as error:
             if self.machine.state is not State.FAILED:  # a goodbye tells more than the loss
                 self.machine.connection_lost(_now())
@@ -185,6 +197,14 @@ class Courier:
         await link.close()
         assert self.machine.failure is not None  # FAILED always has its reason
         return self.machine.failure
+
+    def _take(self, message: bytes) -> bool:
+        """Give the machine a message; whether to go on."""
+        self.machine.receive(message, _now())
+        self._heard()
+        if self.machine.has_cold_messages:
+            self._wake.set()
+        return not self.machine.wants_close
 
     async def _watch(self, link: Link) -> None:
         """Drop a link that has gone without a word.

@@ -1,7 +1,7 @@
 """One thread that owns a model: calls run on it one after the other, and the loop goes on.
 
-A pool would do; this has no futures of its own between the thread and the loop, which matters where
-a call lasts less than a millisecond and is made a thousand times a second.
+A pool would do; this has no futures and wakes no task, which matters where a call lasts less than a
+millisecond and is made a thousand times a second.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+W = TypeVar("W")
+R = TypeVar("R")
 
 
 class OwnerThread:
@@ -25,22 +28,34 @@ class OwnerThread:
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
-    async def run(self, call: Callable[..., T], *args: Any) -> T:
-        """The result of the call, made on the thread. Cancelling this does not stop the call."""
+    def submit(self, call: Callable[[W], R], work: W, then: Callable[[W, R], None]) -> None:
+        """Make ``call(work)`` on the thread, then ``then(work, result)`` on the running loop.
+
+        ``call`` must not raise: what went wrong is a result, too.
+        """
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
 
-        def work() -> None:
-            try:
-                result = call(*args)
-            except BaseException as error:
-                _deliver(loop, future, future.set_exception, error)
-            else:
-                _deliver(loop, future, future.set_result, result)
+        def run() -> None:
+            result = call(work)
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(then, work, result)
 
-        self._calls.put(work)
+        self._calls.put(run)
         time.sleep(0)  # hand over the interpreter now: the call is what everybody waits for
-        return await future
+
+    async def run(self, call: Callable[..., T], *args: Any) -> T:
+        """The result of the call, made on the thread, or what it raised: for use now and then."""
+        outcome: Future[T] = Future()
+        outcome.set_running_or_notify_cancel()  # whoever gives up waiting does not stop the call
+
+        def settle(_: None) -> None:
+            try:
+                outcome.set_result(call(*args))
+            except BaseException as error:
+                outcome.set_exception(error)
+
+        self.submit(settle, None, lambda _work, _result: None)
+        return await asyncio.wrap_future(outcome)
 
     def close(self) -> None:
         """No further calls; wait for the one under way."""
@@ -50,19 +65,3 @@ class OwnerThread:
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
             call()
-
-
-def _deliver(
-    loop: asyncio.AbstractEventLoop,
-    future: asyncio.Future[Any],
-    set_outcome: Callable[[Any], None],
-    outcome: object,
-) -> None:
-    """Hand an outcome to the loop, unless nobody waits for it any more."""
-
-    def settle() -> None:
-        if not future.done():
-            set_outcome(outcome)
-
-    with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-        loop.call_soon_threadsafe(settle)

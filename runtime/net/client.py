@@ -14,7 +14,8 @@ from outrider.protocol.errors import SettingError
 from outrider.runtime.net.address import SUBPROTOCOL, Address, parse
 from outrider.runtime.net.errors import from_connect, wrong_subprotocol
 from outrider.runtime.net.keys import check_key
-from outrider.runtime.net.link import MAX_FRAME, Link, MeteredConnection, Peer, Tuning
+from outrider.runtime.net.link import MAX_FRAME, Link, Peer, Tuning
+from outrider.runtime.net.metered import MeteredConnection
 from outrider.runtime.net.tls import client_context
 
 __all__ = ["Link", "check", "connect"]

@@ -18,7 +18,8 @@ from websockets.http11 import Request, Response
 
 from outrider.runtime.net.address import HEALTH_PATH, STREAM_PATH, SUBPROTOCOL, Address
 from outrider.runtime.net.keys import Key, KeyFile
-from outrider.runtime.net.link import MAX_FRAME, MeteredConnection
+from outrider.runtime.net.link import MAX_FRAME
+from outrider.runtime.net.metered import MeteredConnection
 
 _log = logging.getLogger("outrider.net.server")
 

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from websockets.asyncio.connection import Connection
 from websockets.exceptions import ConnectionClosed
-from websockets.frames import Frame
-from websockets.protocol import SERVER, Event
+from websockets.protocol import OPEN
 
 from outrider.protocol.errors import RemoteProtocolError
-from outrider.protocol.packing import frame_size
+from outrider.runtime.net.address import is_loopback
 from outrider.runtime.net.errors import LinkClosedError, from_closed
+from outrider.runtime.net.metered import WRITE_LIMIT, MeteredConnection
 
 MAX_FRAME = 1 << 20
-WRITE_LIMIT = 4096
 _CLOSE_REASON_LIMIT = 123  # the rest of a control frame's 125 bytes after the code
 
 
@@ -59,54 +57,10 @@ class Peer:
         return f"{self.address} ({self.key_name})" if self.key_name else self.address
 
 
-class MeteredConnection(Connection):
-    """Counts every byte of every frame, control frames included; not the HTTP handshake."""
-
-    wire_in = 0
-    wire_out = 0
-    _greeted = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        _bind_late(transport, self.write_limit_high or WRITE_LIMIT)
-
-    def process_event(self, event: Event) -> None:
-        if isinstance(event, Frame):
-            self.wire_in += frame_size(len(event.data), masked=self.protocol.side is SERVER)
-        super().process_event(event)
-
-    def send_data(self) -> None:
-        for data in self.protocol.writes:
-            if self._greeted:
-                self.wire_out += len(data)
-            # The first thing that either end writes is its half of the HTTP handshake.
-            self._greeted = True
-        super().send_data()
-
-
-def _bind_late(transport: asyncio.BaseTransport, limit: int) -> None:
-    """Keep what waits below the WebSocket short too: in TLS and in the kernel.
-
-    A frame of guesses grows old while it queues. Left alone, TLS holds up to 64 KiB and the kernel
-    several megabytes that were never sent: on a slow link, whole seconds of them.
-    """
-    ssl_protocol = getattr(transport, "_ssl_protocol", None)
-    below = getattr(ssl_protocol, "_transport", None)
-    if isinstance(below, asyncio.WriteTransport):
-        below.set_write_buffer_limits(limit)
-    sock = transport.get_extra_info("socket")
-    if sock is None:
-        return
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # Bytes that the network has taken but not confirmed do not count: throughput is unharmed.
-    if hasattr(socket, "TCP_NOTSENT_LOWAT"):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, limit)
-
-
 class Link:
     """An open connection. Every failure is an ``OutriderError``; a loss is a ``LinkError``.
 
-    One task may receive while others send. Cancelling ``recv`` loses nothing.
+    One task may receive while others send. Cancelling ``recv`` or ``receive`` loses nothing.
     """
 
     def __init__(
@@ -116,6 +70,9 @@ class Link:
         self._max_frame = max_frame
         self._send_timeout = tuning.send_timeout
         self.peer = peer
+        address = connection.remote_address
+        self.near = isinstance(address, tuple) and is_loopback(address[0])
+        """The peer is on this machine."""
 
     def __repr__(self) -> str:
         return f"Link({self.peer}, in={self.bytes_in}, out={self.bytes_out})"
@@ -163,6 +120,44 @@ class Link:
         if isinstance(message, str):
             raise RemoteProtocolError(f"{self.peer} sent text; only binary messages are allowed")
         return message
+
+    async def receive(self, take: Callable[[bytes], bool]) -> None:
+        """Give every message to ``take`` until that returns False. Raises as :meth:`recv`.
+
+        Where it can, it calls from the socket's own callback: a message that somebody waits for
+        does not wait for a task to wake up. So ``take`` must not raise.
+        """
+        enough: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def give(message: bytes) -> None:
+            if not enough.done() and not take(message):
+                enough.set_result(None)
+
+        async def queued() -> None:
+            while not enough.done():
+                give(await self.recv())
+                await asyncio.sleep(0)  # messages that wait in a row must not starve the others
+
+        queue = asyncio.ensure_future(queued())
+        self._connection.take = give
+        try:
+            await asyncio.wait({queue, enough}, return_when=asyncio.FIRST_COMPLETED)
+            if queue.done():
+                queue.result()
+        finally:
+            self._connection.take = None
+            queue.cancel()
+            await asyncio.gather(queue, return_exceptions=True)
+
+    @property
+    def clear(self) -> bool:
+        """Nothing waits on this machine: a message would leave at once (:meth:`post`)."""
+        connection = self._connection
+        return connection.protocol.state is OPEN and not self.unsent
+
+    def post(self, message: bytes) -> None:
+        """Send one message without waiting, on a link that is :attr:`clear`."""
+        self._connection.post(message)
 
     async def send(self, message: bytes) -> None:
         """Send one message; return when so few bytes wait that the next one would leave at once.

@@ -27,9 +27,7 @@ def test_the_target_runs_on_what_is_installed(
 
 
 def test_a_verifier_that_does_not_start_says_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        sys, "argv", ["paced_cloud", "--model", "nowhere/x.gguf", "--report", "/dev/null"]
-    )
+    monkeypatch.setattr(sys, "argv", ["paced_cloud", "--model", "nowhere/x.gguf"])
     with pytest.raises(SystemExit) as ended:
         paced_cloud.main()
     line = str(ended.value.code)

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from outrider.benchmarks import embedded
 from outrider.cli import chat_input, exits
 from outrider.cli.chat_screen import ERASE, visible
 
@@ -112,24 +113,24 @@ def person(home: Path, tmp_path: Path):
 
 
 @pytest.fixture(scope="module")
-def slow(models: Path, tmp_path_factory: pytest.TempPathFactory):
-    """A cloud whose passes last 0.15 s: (its address, the file that gets a line for each)."""
+def slow(models: Path):
+    """A cloud whose passes last 0.15 s: (its address, what says how many there were)."""
     pytest.importorskip("llama_cpp")
-    report = tmp_path_factory.mktemp("slow") / "passes"
     found = subprocess.Popen(
         [sys.executable, "-m", "outrider.benchmarks.paced_cloud", "--model",
-         str(models / "target" / "target-f16.gguf"), "--step-ms", "150", "--lookup", "0",
-         "--report", str(report)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+         str(models / "target" / "target-f16.gguf"), "--step-ms", "150", "--lookup", "0"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
+    assert found.stdin is not None
     assert found.stdout is not None
-    yield found.stdout.readline().decode().strip(), report
+    cloud = embedded.Cloud(found.stdout.readline().strip(), "llama", found)
+    yield cloud.url, lambda: len(cloud.passes())
     found.kill()
     found.communicate()
 
 
 def test_keys_at_a_terminal(person, slow, tmp_path: Path) -> None:
-    url, report = slow
+    url, passes = slow
     one = person(url, "-n", "200", "--draft-p-min", "0", "--ignore-eos")
     one.type(ASK + "\r")
     seen = one.until(DIM, ERASE)
@@ -137,7 +138,7 @@ def test_keys_at_a_terminal(person, slow, tmp_path: Path) -> None:
     time.sleep(0.5)
     one.type("\x03")
     one.until("cancelled; what there was is kept", chat_input.PROMPT)
-    passes = report.read_text().count("\n")
+    before = passes()
     one.type("not sent")
     one.until("not sent")
     one.type("\x03")  # clears the line
@@ -145,7 +146,7 @@ def test_keys_at_a_terminal(person, slow, tmp_path: Path) -> None:
     stats = one.ask("/stats")
     assert "%" in stats
     assert "round trip" in stats
-    assert report.read_text().count("\n") <= passes + 2, "the cloud works on"
+    assert passes() <= before + 2, "the cloud works on"
     assert "error: there is no command /nothing" in one.ask("/nothing")
     one.type("and so\r")
     one.until(DIM)
