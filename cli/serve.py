@@ -62,6 +62,28 @@ def serve(
             help="transformers: cpu (default), cuda or cuda:N.",
         ),
     ] = None,
+    device_map: Annotated[
+        str | None,
+        typer.Option(
+            "--device-map",
+            metavar="MAP",
+            rich_help_panel=o.MODEL,
+            help="transformers: spread the layers over all GPUs: auto, balanced, "
+            "balanced_low_0 or sequential (default: all on --device).",
+        ),
+    ] = None,
+    verify_width: Annotated[
+        int,
+        typer.Option(
+            "--verify-width",
+            min=0,
+            max=64,
+            metavar="N",
+            rich_help_panel=o.MODEL,
+            help="Strict: judge drafts N positions at a time, always, so that their number "
+            "cannot change a low-precision result; costs time. 0 is off.",
+        ),
+    ] = 0,
     ctx_size: Annotated[
         int,
         typer.Option(
@@ -304,7 +326,8 @@ def serve(
     def build() -> tuple[Verifier, dict[str, Any]]:
         target, tokenizer, backend = load(
             model, target_backend.value, dtype=dtype, device=device, n_ctx=ctx_size or None,
-            slots=max_sessions, threads=threads, announce=True,
+            slots=max_sessions, threads=threads, announce=True, verify_width=verify_width,
+            device_map=device_map,
         )  # fmt: skip
         own = None
         if draft_model is not None and draft_max:

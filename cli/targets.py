@@ -24,6 +24,8 @@ def load(
     slots: int = 1,
     threads: int = 1,
     announce: bool = False,
+    verify_width: int = 0,
+    device_map: str | None = None,
 ) -> tuple[Any, Tokenizer, str]:
     """(target, its tokenizer, the backend chosen) for what the user named; None is the embedded.
 
@@ -46,13 +48,13 @@ def load(
             logs.say(about)
     target = load_target(
         model, backend=backend, dtype=dtype, device=device, n_ctx=n_ctx, slots=slots,
-        threads=threads,
+        threads=threads, verify_width=verify_width, device_map=device_map,
     )  # fmt: skip
     place = Path(model).expanduser()
     tokenizer = load_tokenizer(place if place.exists() else _hub_files(model))
     for warning in tokenizer.warnings:
         logs.warn(warning)
-    return target, tokenizer, "transformers" if target.info.dtype in _TORCH_TYPES else "llama"
+    return target, tokenizer, "llama" if target.info.dtype.startswith("gguf") else "transformers"
 
 
 def check_gguf(file: Path, n_ctx: int, slots: int) -> str:
@@ -87,9 +89,6 @@ def load_own(model: Path, *, n_ctx: int, threads: int = 1) -> tuple[Drafter, Tok
     tokenizer = load_tokenizer(place)
     loaded = load_lm(place, n_ctx=n_ctx, threads=threads)
     return Drafter(loaded.lm, tokenizer.size, tokenizer.eos), tokenizer
-
-
-_TORCH_TYPES = ("float32", "bfloat16", "float16")
 
 
 def _hub_files(model: str) -> Path:

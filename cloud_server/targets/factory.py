@@ -21,6 +21,8 @@ def load_target(
     n_ctx: int | None = None,
     slots: int = 8,
     threads: int | None = None,
+    verify_width: int = 0,
+    device_map: str | None = None,
 ) -> Target:
     """Load a GGUF file with llama.cpp, a model folder or hub id with transformers.
 
@@ -33,6 +35,8 @@ def load_target(
             of a GGUF file at most DEFAULT_CTX.
         slots: how many sessions fit at once.
         threads: CPU threads; None is one for llama.cpp, torch's own choice for transformers.
+        verify_width: judge drafts in passes of exactly that many positions a row; 0 is off.
+        device_map: transformers only: spread the layers over several devices: auto, for one.
 
     Raises:
         SettingError: options that contradict each other or the model.
@@ -40,7 +44,12 @@ def load_target(
     """
     if backend not in BACKENDS:
         raise SettingError(f"backend is {backend!r}; it must be one of {', '.join(BACKENDS)}")
-    for name, value, least in (("slots", slots, 1), ("threads", threads, 1), ("n_ctx", n_ctx, 2)):
+    for name, value, least in (
+        ("slots", slots, 1),
+        ("threads", threads, 1),
+        ("n_ctx", n_ctx, 2),
+        ("verify_width", verify_width, 0),
+    ):
         if value is not None and value < least:
             raise SettingError(f"{name} is {value}; it must be at least {least}")
     gguf = is_gguf(model)
@@ -54,7 +63,14 @@ def load_target(
             "or use backend transformers"
         )
     if gguf:
-        return _load_llama(model, dtype, device, n_ctx=n_ctx, slots=slots, threads=threads)
+        for what, given in (("device", device), ("device map", device_map)):
+            if given not in (None, "cpu"):
+                raise SettingError(
+                    f"{what} {given} is for the transformers backend; a GGUF target runs on cpu"
+                )
+        return _load_llama(
+            model, dtype, n_ctx=n_ctx, slots=slots, threads=threads, verify_width=verify_width
+        )
     from outrider.cloud_server.targets.transformers import TransformersTarget
 
     return TransformersTarget.load(
@@ -64,25 +80,23 @@ def load_target(
         n_ctx=n_ctx,
         slots=slots,
         threads=threads,
+        verify_width=verify_width,
+        device_map=device_map,
     )
 
 
 def _load_llama(
     model: str,
     dtype: str | None,
-    device: str | None,
     *,
     n_ctx: int | None,
     slots: int,
     threads: int | None,
+    verify_width: int,
 ) -> Target:
     if dtype is not None:
         raise SettingError(
             f"dtype {dtype} has no effect on {model}: a GGUF file has its own; leave dtype out"
-        )
-    if device not in (None, "cpu"):
-        raise SettingError(
-            f"device {device} is for the transformers backend; a GGUF target runs on cpu"
         )
     if importlib.util.find_spec("llama_cpp") is None:
         raise BackendError(
@@ -92,7 +106,13 @@ def _load_llama(
     from outrider.cloud_server.targets.llama_cpp import LlamaTarget
     from outrider.runtime.lm.memory import DEFAULT_CTX
 
-    return LlamaTarget.load(model, n_ctx=n_ctx or DEFAULT_CTX, slots=slots, threads=threads or 1)
+    return LlamaTarget.load(
+        model,
+        n_ctx=n_ctx or DEFAULT_CTX,
+        slots=slots,
+        threads=threads or 1,
+        verify_width=verify_width,
+    )
 
 
 def is_gguf(model: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
+import importlib.util
 import json
 import re
 import sys
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from outrider.cloud_server.targets import quantized
 from outrider.protocol.errors import BackendError
 from outrider.runtime.extras import hint
 from outrider.runtime.hub.fetch import repo_folder
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import torch
 
 DTYPES = ("float32", "bfloat16", "float16")
+DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 UNLIMITED_CTX = 4096
 """Context for a model whose config states no limit and a user who asked for none."""
 
@@ -31,10 +33,15 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model"
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A loaded model and what its files say. ``vocabulary`` is None without a tokenizer."""
+    """A loaded model and what its files say. ``vocabulary`` is None without a tokenizer.
+
+    ``device`` takes the ids; ``quantized`` is how the weights are, None if they are as they come.
+    """
 
     model: Any
     where: str
+    device: torch.device
+    quantized: str | None
     name: str
     eos: frozenset[int]
     vocabulary: int | None
@@ -103,29 +110,76 @@ def parse_device(device: str) -> torch.device:
     return torch.device(device)
 
 
-def open_model(model: str, dtype: torch.dtype, device: torch.device, n_ctx: int | None) -> Opened:
+def open_model(
+    model: str,
+    dtype: torch.dtype,
+    device: torch.device,
+    n_ctx: int | None,
+    *,
+    device_map: str | None = None,
+) -> Opened:
     """Load a directory (never touching the network) or a hub id.
+
+    ``device_map``: spread the layers over several devices, as transformers has it, instead of
+    putting all on ``device``.
 
     Raises:
         BackendError: in one line, what is wrong with which files and what to do.
     """
     local = _locate(model)
     config = _config(model, local)
-    limit = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
+    limit = _longest(config.get_text_config(decoder=True))
     if n_ctx is not None and (n_ctx < 2 or (limit and n_ctx > limit)):
         span = f"from 2 to {limit}" if limit else "at least 2"
         raise BackendError(f"a context of {n_ctx} ids was asked for; {model} allows {span}")
-    loaded = _weights(model, local, config, dtype).to(device).eval()
+    kind = quantized.method(config)
+    if kind is not None:
+        quantized.check(model, kind)
+    where = _device_map(device_map, device, kind)
+    loaded = _weights(model, local, config, dtype, where).eval()
+    if where is None:
+        loaded = loaded.to(device)
     tokenizer = _tokenizer(model, local)
     vocabulary = None if tokenizer is None else 1 + max(tokenizer.get_vocab().values(), default=-1)
     return Opened(
         model=loaded,
         where=model,
+        device=loaded.get_input_embeddings().weight.device,
+        quantized=kind,
         name=Path(model).resolve().name if local else model,
         eos=_end_tokens(loaded, tokenizer),
         vocabulary=vocabulary,
         n_ctx=n_ctx or limit or UNLIMITED_CTX,
     )
+
+
+def _longest(config: Any) -> int | None:
+    """Most positions that the model computes alike whoever else is in the pass.
+
+    Some models turn to other rotary frequencies for a longer text, and do so for a whole pass: what
+    a token computes would depend on its neighbours and on how far a draft reached. They are served
+    up to where that begins.
+    """
+    limit: int | None = getattr(config, "max_position_embeddings", None)
+    rope = getattr(config, "rope_parameters", None) or {}
+    for settings in (rope, *(part for part in rope.values() if isinstance(part, dict))):
+        if settings.get("rope_type") in ("dynamic", "longrope") and limit is not None:
+            first = settings.get("original_max_position_embeddings") or getattr(
+                config, "original_max_position_embeddings", None
+            )
+            limit = min(limit, first or limit)
+    return limit
+
+
+def _device_map(asked: str | None, device: torch.device, kind: str | None) -> Any:
+    """What transformers is told; None leaves the model where it is loaded."""
+    if asked is None:
+        return None if kind is None else {"": device}
+    if importlib.util.find_spec("accelerate") is None:
+        raise BackendError("a device map needs accelerate: pip install accelerate")
+    if asked not in DEVICE_MAPS:
+        raise BackendError(f"unknown device map {asked!r}; choose one of {', '.join(DEVICE_MAPS)}")
+    return asked
 
 
 def _locate(model: str) -> bool:
@@ -188,7 +242,9 @@ def _config(model: str, local: bool) -> Any:
         return AutoConfig.from_pretrained(Path(model).expanduser(), local_files_only=True)
 
 
-def _weights(model: str, local: bool, config: Any, dtype: torch.dtype) -> Any:
+def _weights(
+    model: str, local: bool, config: Any, dtype: torch.dtype, device_map: Any = None
+) -> Any:
     from safetensors import SafetensorError
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM
 
@@ -205,6 +261,7 @@ def _weights(model: str, local: bool, config: Any, dtype: torch.dtype) -> Any:
                 source,
                 config=config,
                 dtype=dtype,
+                device_map=device_map,
                 local_files_only=local,
                 output_loading_info=True,
             )

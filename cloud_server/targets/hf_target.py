@@ -18,7 +18,6 @@ from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.errors import BackendError
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 SMALL = 8192
@@ -39,13 +38,12 @@ class HfTarget(Target):
         opened: hf_load.Opened,
         *,
         dtype: str,
-        device: torch.device,
         slots: int,
         verify_width: int = 0,
     ) -> None:
         self._model = opened.model
         self._where = opened.where
-        self._device = device
+        self._device = opened.device
         self._width = verify_width
         accepted = inspect.signature(opened.model.forward).parameters
         # transformers 5 renamed the argument on the way.
@@ -60,8 +58,8 @@ class HfTarget(Target):
             n_ctx=opened.n_ctx,
             slots=slots,
             eos=opened.eos,
-            dtype=dtype,
-            device=str(device),
+            dtype=f"{dtype}, {opened.quantized}" if opened.quantized else dtype,
+            device=str(opened.device),
         )
 
     @abstractmethod

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from outrider.cloud_server.targets.base import Decided, Row, Target, TargetInfo
-from outrider.cloud_server.targets.rows import check_rows, positions, split
+from outrider.cloud_server.targets.rows import check_rows, feeds, positions, split
 from outrider.protocol.decoding.rules import choose, judge
 from outrider.protocol.errors import BackendError
 from outrider.runtime.lm.base import Rows
@@ -21,13 +23,14 @@ from outrider.runtime.lm.llama_cpp import LlamaModel
 class LlamaTarget(Target):
     """A GGUF model; slot i is sequence i of one llama.cpp context."""
 
-    def __init__(self, model: LlamaModel, *, kv: str) -> None:
+    def __init__(self, model: LlamaModel, *, kv: str, verify_width: int = 0) -> None:
         """Wrap a loaded model, all of whose sequences this target owns from now on."""
         self._model = model
+        self._width = verify_width
         self.info = TargetInfo(
             name=model.name,
             usable=min(model.usable, model.row_width),
-            n_ctx=model.n_ctx,
+            n_ctx=model.n_ctx - verify_width,
             slots=model.n_seq,
             eos=frozenset(model.eos),
             dtype=f"gguf, {kv} cache",
@@ -45,6 +48,7 @@ class LlamaTarget(Target):
         kv: str = "f32",
         n_batch: int = 512,
         name: str | None = None,
+        verify_width: int = 0,
     ) -> LlamaTarget:
         """Load a GGUF file.
 
@@ -54,13 +58,16 @@ class LlamaTarget(Target):
             kv: type of the cache: f32, f16 or q8_0.
             n_batch: most tokens in one decode; a longer pass is cut into several.
             name: what to call the model; None is the file's name.
+            verify_width: judge drafts in passes of exactly that many positions a row, so that
+                their number cannot change a result by rounding; 0 is as many as there are.
 
         Raises:
             SettingError: a number out of range or an unknown ``kv``.
             BackendError: the file cannot be loaded or its cache cannot be rewound.
         """
-        model = LlamaModel.load(path, n_ctx, slots, threads=threads, kv=kv, n_batch=n_batch)
-        target = cls(model, kv=kv)
+        room = n_ctx + verify_width if n_ctx else 0
+        model = LlamaModel.load(path, room, slots, threads=threads, kv=kv, n_batch=n_batch)
+        target = cls(model, kv=kv, verify_width=verify_width)
         if name is not None:
             target.info = replace(target.info, name=name)
         return target
@@ -101,4 +108,10 @@ class LlamaTarget(Target):
                 self._model.copy(row.source, row.slot)
         for row in rows:
             self._model.cut(row.slot, row.cut)
-        return self._model.forward([(row.slot, row.ids[row.cut :], row.want) for row in rows])
+        found: dict[int, list[Rows]] = {row.slot: [] for row in rows}
+        for part in feeds(rows, self._width):
+            items = [(feed.slot, feed.tokens, len(feed.tokens) - feed.first) for feed in part]
+            for feed, logits in zip(part, self._model.forward(items), strict=True):
+                found[feed.slot].append(logits[: feed.want])
+                self._model.cut(feed.slot, feed.length)
+        return [np.concatenate(found[row.slot]) for row in rows]

@@ -71,6 +71,7 @@ class TransformersTarget(HfTarget):
         name: str | None = None,
         batched: bool = True,
         verify_width: int = 0,
+        device_map: str | None = None,
     ) -> HfTarget:
         """Load a folder or a hub id and check that its cache can be rewound.
 
@@ -83,6 +84,8 @@ class TransformersTarget(HfTarget):
             batched: False is the oracle, which evaluates rows one after the other.
             verify_width: judge drafts in passes of exactly that many positions a row, so that
                 their number cannot change a result by rounding; 0 is as many as there are.
+            device_map: spread the layers over all devices, as transformers has it: auto, balanced,
+                balanced_low_0 or sequential. Needs accelerate.
 
         Raises:
             BackendError: in one line, what is wrong and what to do.
@@ -97,10 +100,11 @@ class TransformersTarget(HfTarget):
                 raise BackendError(f"{threads} threads were asked for; at least 1 is needed")
             torch.set_num_threads(threads)
         place = hf_load.parse_device(device)
-        opened = hf_load.open_model(model, hf_load.parse_dtype(dtype), place, n_ctx)
+        opened = hf_load.open_model(
+            model, hf_load.parse_dtype(dtype), place, n_ctx, device_map=device_map
+        )
         settings: dict[str, Any] = {
             "dtype": dtype,
-            "device": place,
             "slots": slots,
             "verify_width": verify_width,
         }
@@ -140,6 +144,12 @@ class TransformersTarget(HfTarget):
         self._memory.wipe(slots)
 
     def _feed(self, part: Sequence[Feed]) -> list[Tensor]:
+        if self._width:  # the last layer, too, is to see as many positions as ever
+            full = [feed._replace(want=len(feed.tokens) - feed.first) for feed in part]
+            return [logits[: feed.want] for logits, feed in zip(self._run(full), part, strict=True)]
+        return self._run(part)
+
+    def _run(self, part: Sequence[Feed]) -> list[Tensor]:
         import torch
 
         if self._device.type == "cpu":

@@ -202,3 +202,20 @@ def test_missing_library(twins, monkeypatch):
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
     with pytest.raises(BackendError, match=r"\.\[.*llama"):
         LlamaTarget.load(twins[1])
+
+
+def test_a_fixed_width_makes_the_draft_length_invisible(twins):
+    """To the last bit: margins are compared, not only choices."""
+    target = LlamaTarget.load(twins[1], slots=1, n_ctx=64, verify_width=6)
+    assert target.info.n_ctx == 64
+    chain = [4, 8, 15, 16, 23, 42, 7, 1]
+    whole = target.forward([row([*PROMPT, *chain], want=9)])[0]
+    for k in range(9):
+        target.forward([row(PROMPT[:-1], want=0)])
+        ids = [*PROMPT, *chain[:k]]
+        part = target.forward([row(ids, cut=4, want=k + 1)])[0]
+        assert part.ids == whole.ids[: k + 1]
+        assert part.margins == whole.margins[: k + 1]
+        assert target.lengths() == [len(ids)]
+    assert len(target.forward([row([i % 60 for i in range(64)], want=3)])[0].ids) == 3
+    target.close()

@@ -310,3 +310,34 @@ def test_low_precision(toy, dtype):
     out = one_by_one(target, GREEDY, 10)
     scores = target.score(row([*PROMPT, *out[:-1]], want=10), out)
     assert all(best - mine < 0.5 for best, mine in scores)
+
+
+# -- a fixed width -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batched", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_fixed_width_makes_the_draft_length_invisible(toy, dtype, batched):
+    """To the last bit: margins are compared, not only choices."""
+    target = TransformersTarget.load(
+        str(toy), dtype=dtype, slots=1, threads=1, batched=batched, verify_width=6
+    )
+    chain = [4, 8, 15, 16, 23, 42, 7, 1]
+    whole = target.forward([row([*PROMPT, *chain], want=9)])[0]
+    for k in range(9):
+        target.forward([row(PROMPT[:-1], want=0, prompt_len=4)])
+        ids = [*PROMPT, *chain[:k]]
+        part = target.forward([row(ids, cut=4, want=k + 1)])[0]
+        assert part.ids == whole.ids[: k + 1]
+        assert part.margins == whole.margins[: k + 1]
+        assert target.lengths() == [len(ids)]
+
+
+@pytest.mark.parametrize("kind", ["Llama", "GPT2"])
+def test_a_fixed_width_at_the_end_of_the_context(toy_factory, kind):
+    folder = toy_factory(kind, n_embd=32, n_layer=2, n_head=4, n_positions=128)
+    ids = [i % 60 for i in range(128)]
+    plain = TransformersTarget.load(str(folder), slots=1).forward([row(ids, want=3)])[0]
+    strict = TransformersTarget.load(str(folder), slots=1, verify_width=16)
+    assert strict.info.n_ctx == 128
+    assert strict.forward([row(ids, want=3)])[0].ids == plain.ids
