@@ -144,3 +144,24 @@ def links(
         show(result, Console())
     if not result["summary"]["all_exact"]:
         raise typer.Exit(1)
+
+
+@app.command()
+def quantize(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="4 minutes of distillation instead of 30.")
+    ] = False,
+    json_output: Json = False,
+) -> None:
+    """Every form of the embedded drafter side by side, and what distillation gains.
+
+    Example: outrider bench quantize --quick --json
+    """
+    from outrider.benchmarks.quantize import quantize as run
+
+    notes = Console(stderr=True)
+    result = run(notes.print, quick=quick)
+    if json_output:
+        print(json.dumps(result))
+    else:
+        Console().print_json(data=result)

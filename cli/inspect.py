@@ -97,6 +97,8 @@ def _lines(part: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield "tokenizer", f"{tokenizer['vocabulary']:,} tokens, {template} chat template"
             yield "end tokens", _ids(tokenizer["end_tokens"])
         yield "drafts with", part["drafts_with"] or "none of them"
+        if pack := part["pack"]:
+            yield "pack", f"made from {pack['source']}, licence {pack['licence'] or 'not stated'}"
         return
     yield "what", kinds[part["kind"]] + f", {_size(part['bytes'])}"
     family = [part.get("architecture"), part.get("name"), part.get("size_label")]

@@ -20,6 +20,8 @@ from outrider.cli.doctor import doctor
 from outrider.cli.inspect import inspect
 from outrider.cli.link import link
 from outrider.cli.pull import pull
+from outrider.cli.quantize import quantize
+from outrider.cli.quantize_report import report
 from outrider.cli.run import run
 from outrider.cli.serve import serve
 from outrider.cli.settings import Command
@@ -51,6 +53,8 @@ for function in (demo, run, chat, link, doctor, inspect, pull, versions.version)
     app.command(cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG)(function)
 cloud.command("serve", cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG)(serve)
 app.add_typer(cloud, name="cloud")
+quantize.command("report", cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG)(report)
+app.add_typer(quantize, name="quantize")
 app.add_typer(bench, name="bench")
 
 

@@ -10,10 +10,9 @@ import typer
 
 from outrider.cli import logs
 from outrider.cli import options as o
+from outrider.cli.bars import Bars
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
-
     from outrider.runtime.hub.pull import Pulled
 
 
@@ -45,58 +44,13 @@ def pull(
     models = parse(name)
     if file is not None and len(models) > 1:
         raise SettingError(f"--file needs one repository; {name} stands for {len(models)}")
-    bars = _Bars()
+    bars = Bars()
     with bars:
         pulled = [pull_model(model, file, bars.report) for model in models]
     if json:
         print(jsonlib.dumps({"models": [_as_json(one) for one in pulled]}))
     else:
         _print(name, pulled)
-
-
-class _Bars:
-    """A bar for each file on a terminal; nothing at all elsewhere."""
-
-    def __init__(self) -> None:
-        self._progress: Progress | None = None
-        self._tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> None:
-        if not sys.stderr.isatty():
-            return
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            DownloadColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-            TransferSpeedColumn,
-        )
-
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(binary_units=True),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            transient=True,
-        )
-        self._progress.start()
-
-    def __exit__(self, *_: object) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-
-    def report(self, name: str, done: int, size: int) -> None:
-        """Move the file's bar."""
-        if self._progress is None:
-            return
-        if name not in self._tasks:
-            # What an earlier pull left does not count as speed.
-            self._tasks[name] = self._progress.add_task(name[-40:], total=size, completed=done)
-        self._progress.update(self._tasks[name], completed=done)
 
 
 def _as_json(pulled: Pulled) -> dict[str, Any]:

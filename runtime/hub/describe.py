@@ -9,10 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from outrider.protocol.errors import BackendError, OutriderError
 from outrider.runtime.hub.gguf import GgufHeader, read_header
 from outrider.runtime.hub.need import Need, estimate, estimate_gguf, read_json
 from outrider.runtime.lm.factory import choose
+from outrider.runtime.lm.manifest import read_manifest
 
 Facts = dict[str, Any]
 """What is known, by name, ready for JSON. ``kind`` says what it is about."""
@@ -154,8 +157,18 @@ def _folder(folder: Path, n_ctx: int) -> Facts:
         "models": models,
         "tokenizer": _tokenizer(folder, warnings),
         "drafts_with": _drafts_with(folder),
+        "pack": _pack(folder),
         "warnings": warnings,
     }
+
+
+def _pack(folder: Path) -> Facts | None:
+    """The manifest of a draft pack."""
+    manifest = read_manifest(folder)
+    if manifest is None:
+        return None
+    facts: Facts = msgspec.to_builtins(manifest)
+    return facts
 
 
 def _drafts_with(folder: Path) -> str | None:
@@ -220,21 +233,33 @@ def _safetensors(file: Path) -> tuple[int, set[str]]:
     Raises:
         BackendError: the file is cut short or no safetensors file.
     """
+    tensors = check_safetensors(file).values()
+    values = sum(math.prod(entry["shape"]) for entry in tensors)
+    return values, {str(entry["dtype"]) for entry in tensors}
+
+
+def check_safetensors(file: Path) -> dict[str, Facts]:
+    """The header of a safetensors file, tensor by tensor: ``shape``, ``dtype``, ``data_offsets``.
+
+    Raises:
+        BackendError: the file is cut short or no safetensors file.
+    """
     size = file.stat().st_size
     try:
         with file.open("rb") as stream:
             (length,) = struct.unpack("<Q", stream.read(8))
             if length > min(size, _MOST_HEADER):
                 raise ValueError(length)
-            header: dict[str, Any] = json.loads(stream.read(length))
-        tensors = [entry for name, entry in header.items() if name != "__metadata__"]
-        end = max((entry["data_offsets"][1] for entry in tensors), default=0)
-        values = sum(math.prod(entry["shape"]) for entry in tensors)
-        kinds = {str(entry["dtype"]) for entry in tensors}
+            header: dict[str, Facts] = json.loads(stream.read(length))
+        tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
+        end = max((entry["data_offsets"][1] for entry in tensors.values()), default=0)
+        for entry in tensors.values():
+            math.prod(entry["shape"])
+            str(entry["dtype"])
     except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BackendError(f"{file} is broken or cut short: its header cannot be read") from error
     if 8 + length + end > size:
         raise BackendError(
             f"{file} is cut short: {size} bytes of {8 + length + end}; get the file again"
         )
-    return values, kinds
+    return tensors

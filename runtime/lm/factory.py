@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from outrider.protocol.errors import BackendError, SettingError
 from outrider.runtime.lm.base import CausalLM
+from outrider.runtime.lm.manifest import MANIFEST_FILE, read_manifest
 from outrider.runtime.lm.memory import DEFAULT_CTX
 from outrider.runtime.lm.selfcheck import check_rewind
 
@@ -106,8 +107,16 @@ def _choose_in_folder(folder: Path, backend: str) -> tuple[Path, Literal["onnx",
     installed = importlib.util.find_spec("llama_cpp") is not None
     if backend == "auto" and not installed and onnx.exists():
         return onnx, "onnx", "onnx: llama.cpp is not installed"
+    preferred = _preferred(folder)
+    if preferred in [file.name for file in ggufs]:
+        return folder / preferred, "llama", f"llama: {MANIFEST_FILE} prefers {preferred}"
     if len(ggufs) > 1:
         names = ", ".join(file.name for file in ggufs)
         raise SettingError(f"{folder} has several .gguf files ({names}); name one of them")
     why = "it was asked for" if backend == "llama" else f"the folder has {ggufs[0].name}"
     return ggufs[0], "llama", f"llama: {why}"
+
+
+def _preferred(folder: Path) -> str:
+    manifest = read_manifest(folder)
+    return manifest.preferred if manifest else ""

@@ -1,8 +1,10 @@
 """A drafter exported to ONNX, run by ONNX Runtime: installs from wheels alone on small boards.
 
-The graph takes past keys and values and gives back the grown ones. These stay inside ONNX Runtime
-(as OrtValues bound to the next step), so that a step copies nothing but its row of logits. They
-are never written to: a fork shares them, and a cut waits until the next feed needs shorter ones.
+Two forms of graph are read. Outrider's own export takes past keys and values and gives back the
+grown ones; these stay inside ONNX Runtime (as OrtValues bound to the next step), so that a step
+copies nothing but its row of logits. They are never written to: a fork shares them, and a cut waits
+until the next feed needs shorter ones. Graphs of onnxruntime-genai's builder write into one buffer
+of the whole context in place: a cut costs nothing, a fork copies. Its runtime is not needed.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ KNOWN_BAD = ("1.21.",)
 """Versions (by prefix) whose ARM wheels die with an illegal instruction on a Raspberry Pi 4."""
 
 _CPU = ("CPUExecutionProvider",)
+_OPTIONAL = "position_ids"  # some graphs of the builder count positions themselves
 _MASKED = np.finfo(np.float32).min
 _CHUNK_IDS = 512
 _CHUNK_LOGITS = 16 * 2**20  # floats: the graph computes every row of a chunk, wanted or not
@@ -91,7 +94,7 @@ class OnnxLM(ListedLM):
         super().__init__(graph.name, graph.facts.vocab_size, n_ctx)
         self.graph = graph
         self.providers = graph.providers
-        self._past = graph.empty  # may hold more positions than _ids after a cut, never fewer
+        self._past = graph.fresh(n_ctx)  # may hold more positions than _ids after a cut, not fewer
         self._held = 0
 
     @classmethod
@@ -142,12 +145,12 @@ class OnnxLM(ListedLM):
         self._check_open()
         twin = OnnxLM(self.graph, self.n_ctx)
         twin._ids = list(self._ids)
-        twin._past, twin._held = self._past, self._held
+        twin._past, twin._held = self.graph.copy(self._past), self._held
         return twin
 
     def close(self) -> None:
         super().close()
-        self._past, self._held = self.graph.empty, 0
+        self._past, self._held = [], 0
 
 
 class Graph:
@@ -161,38 +164,94 @@ class Graph:
         self._binding = session.io_binding()
         layers = range(facts.layers)
         self._inputs = [f"past_key_values.{i}.{k}" for i in layers for k in ("key", "value")]
-        self._outputs = ["logits", *(f"present.{i}.{k}" for i in layers for k in ("key", "value"))]
+        self._outputs = [f"present.{i}.{k}" for i in layers for k in ("key", "value")]
         self._value = _runtime().OrtValue.ortvalue_from_numpy
-        none = np.zeros((1, facts.kv_heads, 0, facts.head_dim), np.float32)
-        self.empty = [self._value(none) for _ in self._inputs]
+        self._given = {value.name for value in session.get_inputs()}
 
     def run(self, ids: Sequence[int], start: int, past: list[Any]) -> tuple[Rows, list[Any]]:
         """Evaluate ``ids`` at positions ``start``...: logits ``[len(ids), vocab]``, grown past."""
-        n = len(ids)
-        feeds = {
-            "input_ids": np.asarray(ids, np.int64)[None],
-            "position_ids": np.arange(start, start + n, dtype=np.int64)[None],
-            "attention_bias": causal_bias(n, start),
-        }
         binding = self._binding
         binding.clear_binding_outputs()  # or this run would write over the last one's results
+        feeds = self._feeds(ids, start)
         held = [self._value(array) for array in feeds.values()]  # borrow the arrays' memory
         for name, value in zip(feeds, held, strict=True):
             binding.bind_ortvalue_input(name, value)
         for name, value in zip(self._inputs, past, strict=True):
             binding.bind_ortvalue_input(name, value)
-        for name in self._outputs:
-            binding.bind_output(name)
+        binding.bind_output("logits")
+        self._bind_present(past)
         try:
             self._session.run_with_iobinding(binding)
         except Exception as error:  # its exceptions share no base class of their own
             raise BackendError(f"{self.name}: ONNX Runtime failed: {_first_line(error)}") from error
         logits, *present = binding.get_outputs()
-        return logits.numpy()[0], present
+        return logits.numpy()[0], self._grown(past, present)
+
+    def fresh(self, n_ctx: int) -> list[Any]:  # noqa: ARG002 - it grows with the text
+        """The keys and values of an empty sequence."""
+        return [self._value(self._zeros(0)) for _ in self._inputs]
+
+    def copy(self, past: list[Any]) -> list[Any]:
+        """The same for a second sequence: they are never written to."""
+        return past
 
     def shorten(self, past: list[Any], length: int) -> list[Any]:
         """Copies of the keys and values of the first ``length`` positions."""
         return [self._value(np.ascontiguousarray(value.numpy()[:, :, :length])) for value in past]
+
+    def _feeds(self, ids: Sequence[int], start: int) -> dict[str, NDArray[Any]]:
+        n = len(ids)
+        return {
+            "input_ids": np.asarray(ids, np.int64)[None],
+            "position_ids": np.arange(start, start + n, dtype=np.int64)[None],
+            "attention_bias": causal_bias(n, start),
+        }
+
+    def _bind_present(self, past: list[Any]) -> None:  # noqa: ARG002
+        for name in self._outputs:
+            self._binding.bind_output(name)
+
+    def _grown(self, past: list[Any], present: list[Any]) -> list[Any]:  # noqa: ARG002
+        return present
+
+    def _zeros(self, length: int) -> NDArray[np.float32]:
+        facts = self.facts
+        return np.zeros((1, facts.kv_heads, length, facts.head_dim), np.float32)
+
+
+class BuilderGraph(Graph):
+    """A graph of onnxruntime-genai's builder: grouped attention over one buffer of the context.
+
+    ``attention_mask`` says by its length how much of the buffer is text.
+    """
+
+    def fresh(self, n_ctx: int) -> list[Any]:
+        return [self._value(self._zeros(n_ctx)) for _ in self._inputs]
+
+    def copy(self, past: list[Any]) -> list[Any]:
+        return [self._value(value.numpy().copy()) for value in past]
+
+    def shorten(self, past: list[Any], length: int) -> list[Any]:  # noqa: ARG002
+        """Nothing to do: what lies behind the text is written over."""
+        return past
+
+    def _feeds(self, ids: Sequence[int], start: int) -> dict[str, NDArray[Any]]:
+        n = len(ids)
+        feeds: dict[str, NDArray[Any]] = {
+            "input_ids": np.asarray(ids, np.int64)[None],
+            "attention_mask": np.ones((1, start + n), np.int64),
+        }
+        if "position_ids" in self._given:
+            feeds["position_ids"] = np.arange(start, start + n, dtype=np.int64)[None]
+        return feeds
+
+    def _bind_present(self, past: list[Any]) -> None:
+        for name, value in zip(self._outputs, past, strict=True):
+            self._binding.bind_ortvalue_output(name, value)
+
+    def _grown(self, past: list[Any], present: list[Any]) -> list[Any]:  # noqa: ARG002
+        """The same buffers, as the values that keep their memory alive."""
+        return past
 
 
 def causal_bias(n: int, past: int) -> NDArray[np.float32]:
@@ -236,8 +295,9 @@ def _open(path: Path, threads: int, providers: Sequence[str]) -> Graph:
         session = ort.InferenceSession(str(model), options, providers=list(providers))
     except Exception as error:  # its exceptions share no base class of their own
         raise BackendError(f"ONNX Runtime cannot load {model}: {_first_line(error)}") from error
-    _check_form(session, facts, model)
-    return Graph(session, facts, model.parent.name or model.stem)
+    built = any(value.name == "attention_mask" for value in session.get_inputs())
+    _check_form(session, facts, model, built)
+    return (BuilderGraph if built else Graph)(session, facts, model.parent.name or model.stem)
 
 
 def _read_facts(path: Path) -> Facts:
@@ -259,10 +319,11 @@ def _read_facts(path: Path) -> Facts:
     return facts
 
 
-def _check_form(session: Any, facts: Facts, model: Path) -> None:
+def _check_form(session: Any, facts: Facts, model: Path, built: bool) -> None:
     """Refuse a graph whose inputs and outputs are not those that the facts promise."""
-    kv: list[object] = [facts.kv_heads, facts.head_dim]
-    inputs: dict[str, list[object]] = {"input_ids": [], "position_ids": [], "attention_bias": []}
+    kv: list[object] = [facts.kv_heads] if built else [facts.kv_heads, facts.head_dim]
+    inputs: dict[str, list[object]] = {"input_ids": []}
+    inputs |= {"attention_mask": []} if built else {"position_ids": [], "attention_bias": []}
     outputs: dict[str, list[object]] = {"logits": [facts.vocab_size]}
     for i in range(facts.layers):
         for kind in ("key", "value"):
@@ -274,7 +335,9 @@ def _check_form(session: Any, facts: Facts, model: Path) -> None:
     ):
         found = {value.name: value.shape for value in values}
         lacking = [name for name in promised if name not in found]
-        surplus = [name for name in found if name not in promised]
+        surplus = [
+            name for name in found if name not in promised and not (built and name == _OPTIONAL)
+        ]
         if lacking or surplus:
             raise BackendError(
                 f"{model} is not a model exported by Outrider for {facts.layers} layers: "

@@ -112,13 +112,13 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     import io
     import sys
 
-    from outrider.cli.pull import _Bars
+    from outrider.cli.bars import Bars
 
     screen = io.StringIO()
     screen.isatty = lambda: True  # type: ignore[method-assign]
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("TERM", "xterm")
-    bars = _Bars()
+    bars = Bars()
     with bars:
         bars.report("model.gguf", 1 * MIB, 2 * MIB)
         bars.report("model.gguf", 2 * MIB, 2 * MIB)

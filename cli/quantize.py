@@ -1,0 +1,237 @@
+"""``outrider quantize``: from a checkpoint to a drafter that fits the device."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from outrider.cli import exits, logs
+from outrider.cli import options as o
+from outrider.cli.bars import Bars
+from outrider.cli.settings import Command
+
+_SOURCE = typer.Argument(help="A Hugging Face checkpoint folder, or a hub id that was pulled.")
+_OUT = typer.Option("--out", "-o", help="The folder to write.")
+_TEXT = typer.Option(
+    "--text", help="Text to work with: .txt, .md, .jsonl or a folder. May be repeated."
+)
+_THREADS = typer.Option("--threads", "-t", min=1, help="Processor threads.")
+_EXTRA = {"help_option_names": ["--help", "-h"]}
+
+
+class _PackByDefault(TyperGroup):
+    """``outrider quantize FOLDER ...`` is ``outrider quantize pack FOLDER ...``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and not args[0].startswith("-") and args[0] not in self.commands:
+            args = ["pack", *args]
+        parsed: list[str] = super().parse_args(ctx, args)
+        return parsed
+
+
+quantize = typer.Typer(
+    cls=_PackByDefault,
+    help="Make a drafter that fits the device: convert, quantize, distil, shrink, compare.",
+    context_settings=_EXTRA,
+)
+
+
+@quantize.callback()
+def _quantize() -> None:
+    """Make a drafter that fits the device: convert, quantize, distil, shrink, compare.
+
+    Example: outrider quantize ./SmolLM-135M --type Q4_K_M --onnx int8 --out ./pack
+    """
+
+
+@quantize.command("pack", cls=Command, context_settings=_EXTRA, epilog=exits.EPILOG)
+def pack(
+    source: Annotated[str, _SOURCE],
+    *,
+    out: Annotated[Path, _OUT],
+    types: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--type",
+            help="GGUF type: F32 F16 BF16 Q8_0 Q6_K Q5_K_M Q4_K_M Q4_0 IQ4_NL Q3_K_M Q2_K. May be "
+            "repeated. Without --type and --onnx: Q4_K_M.",
+        ),
+    ] = None,
+    onnx: Annotated[str, typer.Option("--onnx", help="Also an ONNX file: f32, int8 or int4.")] = "",
+    provider: Annotated[
+        str, typer.Option("--provider", help="What the ONNX file is built for: cpu, cuda, dml.")
+    ] = "cpu",
+    imatrix: Annotated[
+        Path | None,
+        typer.Option("--imatrix", help="Calibration text, by which quantization is weighed."),
+    ] = None,
+    target: Annotated[
+        str, typer.Option("--target", help="Carry this model's tokenizer and template.")
+    ] = "",
+    threads: Annotated[int, _THREADS] = 1,
+    json: o.Json = False,
+    verbose: o.Verbose = False,
+    config: o.Config = None,  # noqa: ARG001 - its callback reads it
+) -> None:
+    """Turn a checkpoint into a draft pack: drafter files, tokenizer, template, manifest.
+
+    Run again after an interruption it goes on where it stopped.
+
+    Example: outrider quantize ./SmolLM-135M --type Q4_K_M --onnx int8 --out ./pack
+    """
+    logs.configure(verbose)
+    from outrider.quantize.checkpoint import read_checkpoint
+    from outrider.quantize.gguf_quantize import check_kind
+    from outrider.quantize.importance import measure_importance
+    from outrider.quantize.pack import Order, make_pack
+    from outrider.quantize.text import read_texts
+    from outrider.runtime.hub.resolve import resolve
+
+    kinds = [check_kind(kind) for kind in types or ([] if onnx else ["Q4_K_M"])]
+    checkpoint = read_checkpoint(resolve(source))
+    bars = Bars()
+    with bars:
+        importance = None
+        if imatrix is not None:
+            importance = measure_importance(
+                checkpoint,
+                read_texts(imatrix),
+                progress=lambda done, whole: bars.report("importance matrix", done, whole),
+            )
+        order = Order(kinds, onnx, provider, importance, threads)
+        made = make_pack(
+            checkpoint,
+            out,
+            order,
+            target=resolve(target, "target") if target else None,
+            say=_say,
+            progress=bars.report,
+        )
+    if json:
+        import msgspec
+
+        print(jsonlib.dumps({"path": str(out), **msgspec.to_builtins(made)}))
+        return
+    for part in made.parts:
+        print(f"{out / part.name}  {part.bytes / (1 << 20):,.1f} MiB  {part.kind}")
+        for note in part.notes:
+            print(f"  {note}", file=sys.stderr)
+    print(f"Use it: outrider run --draft-model {out / made.parts[0].name} 'your prompt'")
+
+
+@quantize.command("shrink", cls=Command, context_settings=_EXTRA, epilog=exits.EPILOG)
+def shrink(
+    source: Annotated[str, _SOURCE],
+    *,
+    out: Annotated[Path, _OUT],
+    layers: Annotated[int, typer.Option("--layers", min=1, help="How many layers stay.")],
+    json: o.Json = False,
+    verbose: o.Verbose = False,
+    config: o.Config = None,  # noqa: ARG001 - its callback reads it
+) -> None:
+    """Make a small checkpoint of a target that has no small sibling. Distil it afterwards.
+
+    Example: outrider quantize shrink ./target --layers 4 --out ./small
+    """
+    logs.configure(verbose)
+    from outrider.quantize.checkpoint import read_checkpoint
+    from outrider.quantize.shrink import shrink as run
+    from outrider.runtime.hub.resolve import resolve
+
+    kept = run(read_checkpoint(resolve(source)), out, layers)
+    if json:
+        print(jsonlib.dumps({"path": str(out), "layers": kept}))
+        return
+    print(f"{out}: layers {', '.join(map(str, kept))} of {source}")
+    print(f"Next: outrider quantize distil {out} --target {source} --out {out}-distilled")
+
+
+@quantize.command("distil", cls=Command, context_settings=_EXTRA, epilog=exits.EPILOG)
+def distil(
+    student: Annotated[str, typer.Argument(help="The drafter's checkpoint folder.")],
+    *,
+    target: Annotated[str, typer.Option("--target", help="The target's checkpoint folder.")],
+    out: Annotated[Path, _OUT],
+    text: Annotated[list[Path] | None, _TEXT] = None,
+    prompts: Annotated[
+        Path | None, typer.Option("--prompts", help="What the target goes on from (.txt, .jsonl).")
+    ] = None,
+    loss: Annotated[
+        str, typer.Option("--loss", help="forward or reverse KL, tv, or mixed.")
+    ] = "mixed",
+    minutes: Annotated[float, typer.Option("--minutes", help="Time for it, sampling included.")] = (
+        6.0
+    ),
+    on_policy: Annotated[
+        float, typer.Option("--on-policy", help="Share of batches that the drafter writes itself.")
+    ] = 0.0,
+    device: Annotated[str, typer.Option("--device", help="cpu or cuda.")] = "cpu",
+    seed: Annotated[int, typer.Option("--seed", "-s", help="Of the sampling.")] = 0,
+    threads: Annotated[int, _THREADS] = 1,
+    json: o.Json = False,
+    verbose: o.Verbose = False,
+    config: o.Config = None,  # noqa: ARG001 - its callback reads it
+) -> None:
+    """Teach a drafter the target's distributions. Run again after an interruption it goes on.
+
+    Example: outrider quantize distil ./drafter --target ./target --minutes 30 --out ./better
+    """
+    logs.configure(verbose)
+    from outrider.quantize.distil import Settings
+    from outrider.quantize.distil import distil as run
+    from outrider.quantize.text import read_texts, token_blocks
+    from outrider.runtime.hub.resolve import resolve
+    from outrider.runtime.text.tokenizer import load_tokenizer
+
+    teacher = resolve(target, "target")
+    settings = Settings(
+        loss, minutes, on_policy=on_policy, device=device, seed=seed, threads=threads
+    )
+    settings.check()
+    tokenizer = load_tokenizer(teacher)
+    texts = [one for path in text or [] for one in read_texts(path)]
+    openings = [tokenizer.encode(one) for one in (read_texts(prompts) if prompts else [])]
+    bars = Bars()
+    with bars:
+        done = run(
+            resolve(student),
+            teacher,
+            out,
+            settings,
+            blocks=token_blocks(teacher, texts, settings.length, 1 << 24, tokenizer),
+            prompts=[ids for ids in openings if ids],
+            watch=lambda now, whole, _step, _overlap: bars.report(
+                "distilling (s)", int(now), int(whole)
+            ),
+        )
+    _carry_tokenizer(resolve(student), teacher, out)
+    if json:
+        from dataclasses import asdict
+
+        print(jsonlib.dumps({"path": str(out), **asdict(done)}))
+        return
+    print(
+        f"{out}: sum(min(p, q)) {done.start:.3f} -> {done.end:.3f} on held-out "
+        f"text of the target's ({done.steps} steps, {done.tokens:,} tokens, {done.seconds:.0f} s)"
+    )
+
+
+def _carry_tokenizer(student: Path, teacher: Path, out: Path) -> None:
+    """The distilled folder is a checkpoint like any other: it has a tokenizer."""
+    import shutil
+
+    from outrider.quantize.pack import TOKENIZER_FILES
+
+    source = student if (student / "tokenizer.json").is_file() else teacher
+    for name in TOKENIZER_FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, out / name)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)

@@ -1,0 +1,130 @@
+"""``outrider quantize report``: the drafters of a pack side by side, and one for a device."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from outrider.cli import logs
+from outrider.cli import options as o
+from outrider.cli.bars import Bars
+
+if TYPE_CHECKING:
+    from outrider.quantize.report import Choice, Variant
+
+
+def report(
+    packs: Annotated[
+        list[Path], typer.Argument(help="Packs, GGUF files or ONNX folders to compare.")
+    ],
+    *,
+    target: Annotated[
+        str, typer.Option("--target", help="The target: a checkpoint folder or a GGUF file.")
+    ],
+    text: Annotated[
+        list[Path],
+        typer.Option("--text", help="Text to measure on; a domain is named by its file."),
+    ],
+    device: Annotated[
+        str,
+        typer.Option("--device", help="pi4, pi5, jetson-orin-nano, jetson-agx or laptop."),
+    ] = "",
+    blocks: Annotated[
+        int, typer.Option("--blocks", min=1, help="Blocks of 128 ids of each text, at most.")
+    ] = 8,
+    threads: Annotated[
+        str, typer.Option("--threads", "-t", help="Threads to time with, as in 1,2,4.")
+    ] = "1",
+    plot: Annotated[Path | None, typer.Option("--plot", help="Write a picture here.")] = None,
+    json: o.Json = False,
+    verbose: o.Verbose = False,
+    config: o.Config = None,  # noqa: ARG001 - its callback reads it
+) -> None:
+    """Compare drafters: size, speed here, agreement with the target, what to expect elsewhere.
+
+    What is found is written into the packs' manifests.
+
+    Example: outrider quantize report ./pack --target ./target --text prose.txt --device pi5
+    """
+    logs.configure(verbose)
+    from outrider.quantize import devices, picture
+    from outrider.quantize import report as reports
+    from outrider.quantize import report_inputs as inputs
+    from outrider.runtime.hub.resolve import resolve
+
+    chosen = devices.device(device) if device else None
+    files, model = inputs.files_of(packs), resolve(target, "target")
+    measured = inputs.blocks_of(model, text, blocks)
+    lm = inputs.open_target(model)
+    bars = Bars()
+    try:
+        with bars:
+            variants = reports.measure(
+                files,
+                lm,
+                measured.blocks,
+                size=measured.size,
+                threads=_threads(threads),
+                progress=lambda done, whole: bars.report("blocks", done, whole),
+            )
+    finally:
+        lm.close()
+    inputs.record(packs, variants)
+    picks = [reports.recommend(variants, chosen)] if chosen else []
+    if plot is not None:
+        picture.draw(variants, plot)
+    if json:
+        facts: dict[str, Any] = {"variants": [variant.facts() for variant in variants]}
+        if picks:
+            facts["recommended"] = asdict(picks[0])
+        print(jsonlib.dumps(facts))
+        return
+    _show(variants, picks)
+
+
+def _threads(text: str) -> list[int]:
+    from outrider.protocol.errors import SettingError
+
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or min(found) < 1:
+        raise SettingError(f"--threads {text!r}: give numbers from 1 on, as in 1,2,4")
+    return found
+
+
+def _show(variants: list[Variant], picks: list[Choice]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="Drafters against the target")
+    table.add_column("drafter")
+    for column in ("MiB", "memory", "tok/s", "greedy", "overlap", "KL"):
+        table.add_column(column, justify="right")
+    for variant in variants:
+        facts = variant.facts()
+        table.add_row(
+            variant.name,
+            f"{variant.bytes / (1 << 20):,.1f}",
+            f"{variant.memory / (1 << 20):,.0f} MiB",
+            f"{facts['tokens_per_second']:,.0f}",
+            f"{facts['greedy_agreement']:.3f}",
+            f"{facts['overlap']:.3f}",
+            f"{facts['kl']:.3f}",
+        )
+    console = Console(soft_wrap=not sys.stdout.isatty())
+    console.print(table)
+    console.print(
+        "tok/s: one-id steps here; greedy: share of equal likeliest ids; overlap: sum(min(p, q)); "
+        "memory: with a context of 4096"
+    )
+    for pick in picks:
+        rates = ", ".join(f"{link} {rate:.0f}" for link, rate in pick.rates.items())
+        console.print(f"for {pick.device}: {pick.variant}; {pick.why}")
+        console.print(f"  expected tokens/s with passes of 30 ms (estimate): {rates}")

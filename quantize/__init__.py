@@ -1,0 +1,1 @@
+"""From any checkpoint to a drafter that fits the device."""

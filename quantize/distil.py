@@ -1,0 +1,311 @@
+"""Distillation: teach a drafter the target's distributions, on the target's own text.
+
+The acceptance rate of a drafter is sum(min(p, q)), one less the total variation distance. The
+forward Kullback-Leibler divergence brings q near p everywhere, the total variation pulls at
+acceptance itself; their mix starts with the first and ends with the second. Text is what the target
+writes from prompts, or is given, or (``on_policy``) what the drafter writes while it learns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from outrider.protocol.errors import BackendError, SettingError
+from outrider.quantize.torch_model import load_model, torch
+
+LOSSES = ("forward", "reverse", "tv", "mixed")
+STATE_FILE = "distil-state.pt"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to distil. ``minutes`` bounds the time, the last part of which cools the rate down."""
+
+    loss: str = "mixed"
+    minutes: float = 6.0
+    rate: float = 2e-3
+    rows: int = 8
+    length: int = 256
+    on_policy: float = 0.0  # share of batches that the drafter writes itself
+    samples: float = 0.3  # share of the time in which the target writes
+    sample_rows: int = 48
+    seed: int = 0
+    threads: int = 1
+    device: str = "cpu"
+    warmup: int = 20
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    save_every_s: float = 30.0
+
+    def check(self) -> None:
+        """Raises SettingError where a value makes no sense."""
+        if self.loss not in LOSSES:
+            raise SettingError(f"loss {self.loss!r} is not one of {', '.join(LOSSES)}")
+        if not self.minutes > 0.0:
+            raise SettingError(f"minutes is {self.minutes}; it must be more than 0")
+        for name, share in (("on_policy", self.on_policy), ("samples", self.samples)):
+            if not 0.0 <= share < 1.0:
+                raise SettingError(f"{name} is {share}; it must be from 0 to under 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Distilled:
+    """Overlap is sum(min(p, q)) on held-out text of the target's, before and after."""
+
+    start: float
+    end: float
+    steps: int
+    seconds: float
+    tokens: int
+    resumed: bool
+
+
+Watch = Callable[[float, float, int, float], None]
+"""Called with (seconds done, seconds in all, steps, recent overlap)."""
+
+
+def distil(
+    student: Path,
+    teacher: Path,
+    out: Path,
+    settings: Settings,
+    *,
+    blocks: Sequence[Sequence[int]] = (),
+    prompts: Sequence[Sequence[int]] = (),
+    watch: Watch = lambda *_: None,
+) -> Distilled:
+    """Distil ``teacher`` into ``student`` and write the checkpoint folder ``out``.
+
+    ``blocks``: ids of given texts. ``prompts``: what the target goes on from; without any it begins
+    with ids drawn at random. Started again with the same ``out`` it goes on where it stopped.
+
+    Raises:
+        SettingError: settings out of range.
+        BackendError: the models have other vocabularies, do not load, or ``out`` is not writable.
+    """
+    settings.check()
+    torch.set_num_threads(settings.threads)
+    torch.manual_seed(settings.seed)
+    big, small = (load_model(path, device=settings.device) for path in (teacher, student))
+    if big.config.vocab_size != small.config.vocab_size:
+        raise BackendError(
+            f"the target has {big.config.vocab_size} ids and the drafter {small.config.vocab_size}"
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    run = _Run(big, small, settings, [list(block) for block in blocks], out)
+    run.resume()
+    run.sample([list(prompt) for prompt in prompts])
+    run.train(watch)
+    small.save_pretrained(out)
+    (out / STATE_FILE).unlink(missing_ok=True)
+    return run.outcome()
+
+
+class _Run:
+    """One distillation: the models, the text and what has been done."""
+
+    def __init__(
+        self, big: Any, small: Any, settings: Settings, blocks: list[list[int]], out: Path
+    ) -> None:
+        self.big, self.small, self.settings, self.out = big, small, settings, out
+        self.given = blocks
+        self.written: list[list[int]] = []
+        self.held: list[list[int]] = []
+        self.optimizer = torch.optim.AdamW(
+            small.parameters(), lr=settings.rate, weight_decay=settings.weight_decay
+        )
+        self.step, self.seconds, self.tokens = 0, 0.0, 0
+        self.start = 0.0
+        self.resumed = False
+        self.rng = np.random.default_rng(settings.seed)
+
+    def resume(self) -> None:
+        """Go on with a run of the same settings that was interrupted."""
+        path = self.out / STATE_FILE
+        if not path.exists():
+            return
+        try:
+            state = torch.load(path, weights_only=True)
+        except Exception as error:  # torch raises whatever its unpickler does
+            raise BackendError(f"cannot read {path}: {error}; remove it to begin anew") from error
+        if state["settings"] != asdict(self.settings):
+            raise SettingError(f"{path} is of a run with other settings; remove it to begin anew")
+        self.small.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.step, self.seconds, self.tokens = state["step"], state["seconds"], state["tokens"]
+        self.written, self.held, self.start = state["written"], state["held"], state["start"]
+        self.resumed = True
+
+    def save(self) -> None:
+        """Write all that is needed to go on, in one step."""
+        part = self.out / (STATE_FILE + ".part")
+        state = {
+            "settings": asdict(self.settings),
+            "model": self.small.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "step": self.step,
+            "seconds": self.seconds,
+            "tokens": self.tokens,
+            "written": self.written,
+            "held": self.held,
+            "start": self.start,
+        }
+        try:
+            torch.save(state, part)
+            part.replace(self.out / STATE_FILE)
+        except (OSError, RuntimeError) as error:
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
+            raise BackendError(f"cannot write {part}: {error}") from error
+
+    def sample(self, prompts: list[list[int]]) -> None:
+        """Let the target write for its share of the time; a part of it is kept to measure with."""
+        if self.held:
+            return
+        until = time.monotonic() + self.settings.samples * self.settings.minutes * 60
+        rows = _write(self.big, self._openings(prompts), self.settings.length)
+        self.held = rows[: max(8, len(rows) // 4)]
+        self.written = rows[len(self.held) :]
+        self.start = self.overlap()
+        while time.monotonic() < until:
+            self.written += _write(self.big, self._openings(prompts), self.settings.length)
+        self.seconds += self.settings.samples * self.settings.minutes * 60
+        self.save()
+
+    def _openings(self, prompts: list[list[int]]) -> list[list[int]]:
+        """As many openings as rows are written at once, all of one length."""
+        count, most = self.settings.sample_rows, self.settings.length // 4
+        if not prompts:
+            width = self.big.config.vocab_size
+            return [[int(i)] for i in self.rng.integers(0, width, count)]
+        chosen = [prompts[int(i)] for i in self.rng.integers(0, len(prompts), count)]
+        shortest = min(most, *(len(prompt) for prompt in chosen))
+        return [prompt[:shortest] for prompt in chosen]
+
+    def train(self, watch: Watch) -> None:
+        """Steps until the time is up."""
+        total = self.settings.minutes * 60
+        saved = time.monotonic()
+        recent = self.start
+        while self.seconds < total:
+            began = time.monotonic()
+            recent = 0.95 * recent + 0.05 * self._learn(self.seconds / total)
+            self.seconds += time.monotonic() - began
+            watch(min(self.seconds, total), total, self.step, recent)
+            if time.monotonic() - saved > self.settings.save_every_s:
+                self.save()
+                saved = time.monotonic()
+
+    def _learn(self, done: float) -> float:
+        """One step; returns the overlap of its batch."""
+        settings = self.settings
+        ids = torch.tensor(self._batch(), device=settings.device)
+        with torch.no_grad():
+            wanted = self.big(input_ids=ids, use_cache=False).logits
+        logits = self.small(input_ids=ids, use_cache=False).logits
+        loss, overlap = divergence(logits, wanted, settings.loss, done)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.small.parameters(), settings.clip)
+        for group in self.optimizer.param_groups:
+            group["lr"] = settings.rate * _scale(self.step, done, settings)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.step += 1
+        self.tokens += ids.numel()
+        return overlap
+
+    def _batch(self) -> list[list[int]]:
+        settings = self.settings
+        if self.rng.random() < settings.on_policy:
+            openings = [row[: settings.length // 8] for row in self._rows(settings.rows)]
+            return _write(self.small, openings, settings.length)
+        return self._rows(settings.rows)
+
+    def _rows(self, count: int) -> list[list[int]]:
+        """Rows of the target's text and of the given one, each as likely as there is of it."""
+        whole = len(self.written) + len(self.given)
+        picks = self.rng.integers(0, whole, count)
+        rows = [
+            self.written[i] if i < len(self.written) else self.given[i - len(self.written)]
+            for i in map(int, picks)
+        ]
+        shortest = min(self.settings.length, *(len(row) for row in rows))
+        return [row[:shortest] for row in rows]
+
+    def overlap(self) -> float:
+        """sum(min(p, q)) of the drafter on the text that was kept to measure with."""
+        found, count = 0.0, 0
+        with torch.inference_mode():
+            for begin in range(0, len(self.held), 4):
+                ids = torch.tensor(self.held[begin : begin + 4], device=self.settings.device)
+                p = self.big(input_ids=ids, use_cache=False).logits.float().softmax(-1)
+                q = self.small(input_ids=ids, use_cache=False).logits.float().softmax(-1)
+                found += float(torch.minimum(p, q).sum())
+                count += ids.numel()
+        return found / count
+
+    def outcome(self) -> Distilled:
+        """What came of it."""
+        return Distilled(
+            self.start, self.overlap(), self.step, self.seconds, self.tokens, self.resumed
+        )
+
+
+def divergence(logits: Any, wanted: Any, kind: str, done: float = 0.0) -> tuple[Any, float]:
+    """(the loss of ``logits`` against the target's, the mean of sum(min(p, q))).
+
+    ``done``: the share of the run that lies behind; ``mixed`` shifts from forward KL to TV by it.
+    """
+    log_q, log_p = logits.float().log_softmax(-1), wanted.float().log_softmax(-1)
+    p, q = log_p.exp(), log_q.exp()
+    tv = 0.5 * (p - q).abs().sum(-1).mean()
+    if kind == "tv":
+        loss = tv
+    elif kind == "reverse":
+        loss = (q * (log_q - log_p)).sum(-1).mean()
+    else:
+        loss = (p * (log_p - log_q)).sum(-1).mean()
+        if kind == "mixed":
+            share = 0.2 + 0.6 * done
+            loss = (1.0 - share) * loss + share * 3.0 * tv
+    return loss, 1.0 - float(tv.detach())
+
+
+def _scale(step: int, done: float, settings: Settings) -> float:
+    """Warm up, stay, and from half of the time on fall to a fiftieth."""
+    warm = min(1.0, (step + 1) / settings.warmup)
+    return warm * min(1.0, max(0.02, 2.0 * (1.0 - done)))
+
+
+def write_texts(
+    model: Path, openings: list[list[int]], length: int, *, seed: int
+) -> list[list[int]]:
+    """Texts of ``length`` ids that a checkpoint writes at temperature 1; openings of one length."""
+    torch.manual_seed(seed)
+    return _write(load_model(model), openings, length)
+
+
+def _write(model: Any, openings: list[list[int]], length: int) -> list[list[int]]:
+    """Texts of ``length`` ids, sampled at temperature 1 without a cut."""
+    ids = torch.tensor(openings, device=model.device)
+    with torch.inference_mode():
+        out = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=True,
+            temperature=1.0,
+            top_k=0,
+            top_p=1.0,
+            min_new_tokens=length - ids.shape[1],
+            max_new_tokens=length - ids.shape[1],
+            pad_token_id=0,
+        )
+    rows: list[list[int]] = out.tolist()
+    return rows

@@ -1,0 +1,80 @@
+"""``outrider quantize`` as typed: what it prints, its JSON, its complaints."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outrider.cli import exits
+
+pytestmark = pytest.mark.llama
+ROOT = Path(__file__).parents[2]
+Invoke = Callable[..., Any]
+
+
+@pytest.fixture
+def drafter(tmp_path: Path) -> Path:
+    out = tmp_path / "drafter"
+    out.mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(ROOT / "models" / "drafter" / name, out)
+    return out
+
+
+def test_a_pack_and_its_report(drafter: Path, tmp_path: Path, invoke: Invoke) -> None:
+    out = tmp_path / "pack"
+    made = invoke("quantize", str(drafter), "--type", "q8_0", "--out", str(out), "--json")
+    assert made.status == exits.DONE
+    assert [part["kind"] for part in json.loads(made.out)["parts"]] == ["Q8_0"]
+    text = tmp_path / "words.txt"
+    shutil.copy(ROOT / "docs" / "glossary.md", text)
+    command = ["quantize", "report", str(out), "--target", str(ROOT / "models" / "target")]
+    command += ["--text", str(text), "--blocks", "1", "--device", "pi5"]
+    found = invoke(*command, "--json", "--plot", str(tmp_path / "plot.png"))
+    assert found.status == exits.DONE
+    facts = json.loads(found.out)
+    assert facts["variants"][0]["domains"]["words"]["positions"] == 128
+    assert "estimate" in facts["recommended"]["why"]
+    assert (tmp_path / "plot.png").stat().st_size > 5000
+    shown = invoke(*command)
+    assert "drafter-q8_0" in shown.out
+    assert "for pi5: drafter-q8_0" in shown.out
+    inspected = invoke("inspect", str(out))
+    assert "pack" in inspected.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["nowhere-to-be-found/", "--out", "x"], exits.FAILED, "no such file or folder"),
+        (["FOLDER", "--type", "Q9", "--out", "x"], exits.USAGE, "'Q9' is not known"),
+        (["FOLDER", "--imatrix", "absent.txt", "--out", "x"], exits.USAGE, "cannot read absent"),
+        (["shrink", "FOLDER", "--layers", "9", "--out", "x"], exits.USAGE, "the model has 2"),
+        (
+            ["distil", "FOLDER", "--target", "FOLDER", "--loss", "mse", "--out", "x"],
+            exits.USAGE,
+            "loss 'mse'",
+        ),
+    ],
+)
+def test_mistakes(
+    arguments: list[str],
+    status: int,
+    words: str,
+    *,
+    drafter: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    invoke: Invoke,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = [str(drafter) if word == "FOLDER" else word for word in arguments]
+    result = invoke("quantize", *given)
+    assert result.status == status
+    assert words in result.err
+    assert "Traceback" not in result.err
