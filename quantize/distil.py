@@ -26,10 +26,14 @@ STATE_FILE = "distil-state.pt"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to distil. ``minutes`` bounds the time, the last part of which cools the rate down."""
+    """How to distil. ``minutes`` bounds the time, the last part of which cools the rate down.
+
+    ``steps`` (0: as many as fit the time) bounds the steps, and makes a run repeatable.
+    """
 
     loss: str = "mixed"
     minutes: float = 6.0
+    steps: int = 0
     rate: float = 2e-3
     rows: int = 8
     length: int = 256
@@ -194,14 +198,20 @@ class _Run:
         total = self.settings.minutes * 60
         saved = time.monotonic()
         recent = self.start
-        while self.seconds < total:
+        while (done := self._done(total)) < 1.0:
             began = time.monotonic()
-            recent = 0.95 * recent + 0.05 * self._learn(self.seconds / total)
+            recent = 0.95 * recent + 0.05 * self._learn(done)
             self.seconds += time.monotonic() - began
             watch(min(self.seconds, total), total, self.step, recent)
             if time.monotonic() - saved > self.settings.save_every_s:
                 self.save()
                 saved = time.monotonic()
+
+    def _done(self, total: float) -> float:
+        """The share of the run that lies behind."""
+        if self.settings.steps:
+            return self.step / self.settings.steps
+        return self.seconds / total
 
     def _learn(self, done: float) -> float:
         """One step; returns the overlap of its batch."""
