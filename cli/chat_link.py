@@ -10,17 +10,18 @@ import asyncio
 import logging
 import signal
 import threading
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from types import FrameType, TracebackType
-from typing import Self, cast
+from typing import Self
 
 from outrider.cli.edge import Edge, connected
 from outrider.edge_client.answer import Ahead, Answer, Piece
 from outrider.edge_client.client import EdgeClient
+from outrider.edge_client.patience import stream_patiently
 from outrider.edge_client.policy import Observed, Plan, Policy
 from outrider.protocol.edge import State
 from outrider.protocol.edge_session import EdgeSession, Request
@@ -205,9 +206,9 @@ class ChatLink:
 
     async def _pump(self, session: EdgeSession, request: Request, ahead: bool) -> None:
         """Leaving the stream early, as a cancelled task does, stops the cloud's work."""
-        stream = self.client.stream(session, request, ahead=ahead)
+        stream = stream_patiently(self.client, session, request, ahead=ahead)
         try:
-            async with aclosing(cast(AsyncGenerator[Piece | Ahead | Answer], stream)) as events:
+            async with aclosing(stream) as events:
                 async for event in events:
                     self._events.put(event)
         finally:

@@ -114,7 +114,7 @@ def _link(
         tls_ca=authority,
     )
     yield from check_cloud(
-        cloud, _tokenizer(path), key=read_key(options), context=tls_context(options)
+        options.cloud, _tokenizer(path), key=read_key(options), context=tls_context(options)
     )
 
 

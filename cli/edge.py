@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from outrider.cli import embedded, logs
 from outrider.cli.exits import NotConnectedError, not_connected
@@ -17,6 +18,7 @@ from outrider.edge_client.client import EdgeClient
 from outrider.edge_client.courier import Persistence
 from outrider.edge_client.decisions import DecisionLog
 from outrider.edge_client.offline import Unverified
+from outrider.edge_client.patience import PATIENCE, stream_patiently
 from outrider.edge_client.policy import Fixed, Policy
 from outrider.protocol.edge_session import EdgeSession, Request
 from outrider.protocol.errors import HandshakeError, LinkError, OutriderError, SettingError
@@ -24,6 +26,9 @@ from outrider.runtime.hub.need import check_memory
 from outrider.runtime.hub.resolve import resolve
 from outrider.runtime.lm.drafter import Drafter
 from outrider.runtime.lm.factory import load_lm
+from outrider.runtime.net.errors import LinkBusyError
+from outrider.runtime.net.invite import is_invite, read_invite
+from outrider.runtime.net.keys import read_key_file
 from outrider.runtime.text.tokenizer import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
@@ -40,7 +45,10 @@ SECOND_CHOICE = "not installed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeOptions:
-    """Where the cloud is and how to draft for it. ``draft_max`` 0: not at all; None: as usual."""
+    """Where the cloud is and how to draft for it. ``draft_max`` 0: not at all; None: as usual.
+
+    An invitation in the place of the address is taken apart.
+    """
 
     cloud: str
     draft_max: int | None = None
@@ -57,6 +65,20 @@ class EdgeOptions:
     threads: int = 1
     reconnect: float = 30.0
     offline: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises SettingError for an invitation that is broken, or contradicted."""
+        if not is_invite(self.cloud):
+            return
+        if any((self.api_key, self.api_key_file, self.tls_fingerprint, self.tls_ca)):
+            raise SettingError(
+                "--cloud is an invitation, which has the key and the certificate's fingerprint: "
+                "leave --api-key, --api-key-file, --tls-fingerprint and --tls-ca out"
+            )
+        invite = read_invite(self.cloud)
+        object.__setattr__(self, "cloud", invite.url)
+        object.__setattr__(self, "api_key", invite.key)
+        object.__setattr__(self, "tls_fingerprint", invite.fingerprint)
 
     @property
     def pack(self) -> Path:
@@ -174,13 +196,28 @@ async def connected(
             accept=lambda welcome: _check_model(welcome.model, model),
         )
         try:
-            await client.__aenter__()
+            await _enter(client, options.reconnect)
         except (HandshakeError, LinkError) as error:
             raise not_connected(error) from error
         try:
             yield client
         finally:
             await client.__aexit__(None, None, None)
+
+
+async def _enter(client: EdgeClient, seconds: float) -> None:
+    """Connect; a cloud that is loading or full is asked again for so long, if it says when."""
+    deadline = monotonic() + seconds
+    while True:
+        try:
+            await client.__aenter__()
+            return
+        except LinkBusyError as error:
+            pause = error.retry_after
+            if pause is None or monotonic() + pause > deadline:
+                raise
+            logs.note(f"{error}: trying again in {pause:g} s")
+        await asyncio.sleep(pause)
 
 
 def _check_model(served: str, expected: str | None) -> None:
@@ -194,19 +231,9 @@ def read_key(options: EdgeOptions) -> str | None:
     """The key for the cloud, from the flag or the file. Never part of an error."""
     if options.api_key and options.api_key_file:
         raise SettingError("--api-key and --api-key-file contradict each other: give one")
-    if options.api_key_file is None:
-        return _bare(options.api_key) if options.api_key else None
-    file = options.api_key_file.expanduser()
-    try:
-        lines = file.read_text("utf-8").splitlines()
-    except OSError as error:
-        raise SettingError(f"key file {file}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise SettingError(f"key file {file}: it is not a text file") from error
-    for line in map(str.strip, lines):
-        if line and not line.startswith("#"):
-            return _bare(line)
-    raise SettingError(f"key file {file}: there is no key in it")
+    if options.api_key_file is not None:
+        return read_key_file(options.api_key_file)
+    return _bare(options.api_key) if options.api_key else None
 
 
 def _bare(text: str) -> str:
@@ -229,19 +256,19 @@ async def answer(
     request: Request,
     show: Callable[[Piece], None],
     alone: Callable[[Unverified], None] = lambda _: None,
+    patience: float = PATIENCE,
 ) -> tuple[Answer, OutriderError | None]:
     """One answer, each piece shown as it is verified. If it breaks off: what there is, and why.
 
-    ``alone`` is told what the drafter writes while there is no link.
+    ``alone`` is told what the drafter writes while there is no link; ``patience``: for how many
+    seconds a cloud that is full is asked again.
     """
     session = client.session()
     parts: list[str] = []
     started, first = monotonic(), None
     try:
         # Closed before the session is, whose handle the next one gets.
-        stream = cast(
-            "AsyncGenerator[Piece | Ahead | Answer, None]", client.stream(session, request)
-        )
+        stream = stream_patiently(client, session, request, seconds=patience)
         async with aclosing(stream) as events:
             async for event in events:
                 if isinstance(event, Answer):

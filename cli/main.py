@@ -15,6 +15,8 @@ from outrider.cli import version as versions
 from outrider.cli.bench import LazyBench
 from outrider.cli.chat import chat
 from outrider.cli.chat_screen import visible
+from outrider.cli.cloud_keys import cert, invite, keys, revoke
+from outrider.cli.cloud_status import status
 from outrider.cli.demo import demo
 from outrider.cli.doctor import doctor
 from outrider.cli.inspect import inspect
@@ -46,12 +48,15 @@ app = typer.Typer(
     context_settings=_CONTEXT,
     pretty_exceptions_enable=False,
 )
-cloud = typer.Typer(help="The cloud's side: serve a target.", context_settings=_CONTEXT)
+cloud = typer.Typer(
+    help="The cloud's side: serve a target, let edges in, see how it is.", context_settings=_CONTEXT
+)
 bench = typer.Typer(cls=LazyBench, help="Measure speed, bytes and overheads.")
 
 for function in (demo, run, chat, link, doctor, inspect, pull, versions.version):
     app.command(cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG)(function)
-cloud.command("serve", cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG)(serve)
+for operate in (serve, status, cert, invite, keys, revoke):
+    cloud.command(cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG)(operate)
 app.add_typer(cloud, name="cloud")
 quantize.command("report", cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG)(report)
 app.add_typer(quantize, name="quantize")

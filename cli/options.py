@@ -110,7 +110,7 @@ Cloud = Annotated[
     typer.Option(
         "--cloud",
         metavar="URL",
-        help="The cloud: ws://, wss:// or host:port.",
+        help="The cloud: ws://, wss:// or host:port, or the line of an invitation.",
         rich_help_panel=CONNECTION,
     ),
 ]

@@ -182,7 +182,9 @@ def _finish(edge: Any, request: Any, model: str | None, *, as_json: bool) -> Non
                 welcome = client.machine.welcome
                 target = welcome.model if welcome else "not reached yet"
                 logs.note(f"{edge.mode}; target {target} at {client.url}")
-            result, error = await answer(client, request, screen.piece, screen.unverified)
+            result, error = await answer(
+                client, request, screen.piece, screen.unverified, edge.options.reconnect
+            )
             welcome = client.machine.welcome
             return result, error, welcome.model if welcome else None
 

@@ -17,6 +17,7 @@ from outrider.protocol.edge import EdgeMachine, State
 from outrider.protocol.errors import HandshakeError, LinkError, OutriderError
 from outrider.protocol.packing import frame_size
 from outrider.runtime.net.client import connect
+from outrider.runtime.net.errors import LinkBusyError
 from outrider.runtime.net.link import Link, Tuning
 
 _log = logging.getLogger("outrider.edge")
@@ -278,6 +279,8 @@ class Courier:
                 return await self.connect()
             except LinkError as reason:
                 error = reason
+                if isinstance(reason, LinkBusyError) and reason.retry_after is not None:
+                    outage.pause = max(outage.pause, min(reason.retry_after, persistence.longest))
         self._outage = None
         raise LinkError(f"{error} (tried again for {persistence.give_up:g} s)") from error
 

@@ -99,10 +99,10 @@ def popen(home: Path):
 
     def start(*args: str, env: dict[str, str] | None = None, **more: Any):
         more.setdefault("stdin", subprocess.DEVNULL)
+        more.setdefault("stderr", subprocess.PIPE)
         found = subprocess.Popen(
             [*COMMAND, *map(str, args)],
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
             bufsize=0,  # what a test has not read is still there for communicate()
             env=clean_environment(home) | (env or {}),
             **more,

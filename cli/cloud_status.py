@@ -1,0 +1,125 @@
+"""``outrider cloud status``: how a verifier is doing, once or as a live view."""
+
+from __future__ import annotations
+
+from time import sleep
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from outrider.cli import logs
+from outrider.cli import options as o
+from outrider.cli.exits import NotConnectedError
+from outrider.cli.report import print_json
+from outrider.protocol.errors import HandshakeError, LinkError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def status(
+    *,
+    cloud: o.Cloud = o.DEFAULT_CLOUD,
+    api_key: o.ApiKey = None,
+    api_key_file: o.ApiKeyFile = None,
+    tls_fingerprint: o.TlsFingerprint = None,
+    tls_ca: o.TlsCa = None,
+    interval: Annotated[
+        float,
+        typer.Option(
+            "--interval",
+            min=0.2,
+            metavar="S",
+            help="Seconds between looks.",
+            rich_help_panel=o.OUTPUT,
+        ),
+    ] = 1.0,
+    json: o.Json = False,
+    verbose: o.Verbose = False,
+    config: o.Config = None,  # noqa: ARG001 - its callback reads it
+) -> None:
+    """Show sessions, batch, acceptance, queue, memory and tokens a second of a cloud.
+
+    At a terminal a live view until Ctrl-C; elsewhere, or with --json, once.
+
+    Example: outrider cloud status --cloud ws://127.0.0.1:8471
+    """
+    logs.configure(verbose)
+    from outrider.cli.edge import EdgeOptions, read_key, tls_context
+    from outrider.runtime.net.pages import read_page
+
+    options = EdgeOptions(
+        cloud=cloud,
+        api_key=api_key,
+        api_key_file=api_key_file,
+        tls_fingerprint=tls_fingerprint,
+        tls_ca=tls_ca,
+    )
+    key, context = read_key(options), tls_context(options)
+
+    def look() -> dict[str, Any]:
+        try:
+            return read_page(options.cloud, "/status", key=key, context=context)
+        except (HandshakeError, LinkError) as error:
+            raise NotConnectedError(str(error)) from error
+
+    if json:
+        print_json(look())
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console()
+    facts = look()
+    if not console.is_terminal:
+        console.print(view(facts))
+        return
+    try:
+        with Live(view(facts), console=console, auto_refresh=False) as live:
+            while True:
+                sleep(interval)
+                live.update(view(look()), refresh=True)
+    except KeyboardInterrupt:
+        return
+
+
+def view(facts: dict[str, Any]) -> Table:
+    """A table of what ``/status`` says. A cloud of another version may leave things out."""
+    from rich.table import Table
+
+    table = Table(title=f"{facts.get('model', 'loading')}: {facts.get('state')}", show_header=False)
+    lately = facts.get("lately") or {}
+    rows = {
+        "up": _unit(facts.get("uptime_s"), "s"),
+        "answers": f"{facts.get('running', 0)} of {facts.get('slots', 0)} slots, "
+        f"{facts.get('waiting', 0)} waiting",
+        "sessions, links": f"{facts.get('sessions', 0)}, {facts.get('connections', 0)}",
+        "tokens a second": _unit(lately.get("tokens_per_second")),
+        "batch": f"{_unit(lately.get('batch'))} rows, {_unit(lately.get('pass_s'), 's')} a pass",
+        "acceptance": f"{_percent(lately.get('acceptance_rate'))} lately, "
+        f"{_percent(facts.get('acceptance_rate'))} in all",
+        "cache promised": _percent(facts.get("kv_cache_usage")),
+        "memory": f"{_mib(facts.get('memory_bytes'))}, "
+        f"{_mib(facts.get('memory_available_bytes'))} free",
+        "refused": ", ".join(f"{k} {v}" for k, v in (facts.get("refused") or {}).items()) or "none",
+        "keys": ", ".join(
+            f"{name or '(none)'} {counts.get('running', 0)}/{counts.get('sessions', 0)}"
+            for name, counts in (facts.get("keys") or {}).items()
+        )
+        or "nobody",
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table
+
+
+def _unit(value: float | None, unit: str = "") -> str:
+    return "-" if value is None else f"{value:g} {unit}".rstrip()
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.0f}%"
+
+
+def _mib(value: int | None) -> str:
+    return "-" if value is None else f"{value / 2**20:.0f} MiB"
