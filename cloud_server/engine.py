@@ -135,8 +135,9 @@ class CloudEngine:
         held: list[_Ready] = []
         waits: list[float] = []
         thin: list[tuple[CloudSession, Thin]] = []
-        for session in active:
-            slot = self._slots.obtain(session, now)
+        # All slots first: what one session takes may be what another hoped to copy.
+        slots = [(session, self._slots.obtain(session, now)) for session in active]
+        for session, slot in slots:
             if slot is None:
                 continue  # more answers under way than slots: it waits for one to end
             cached = self._slots.cached(slot, session.ids)
@@ -328,7 +329,7 @@ class CloudEngine:
 def _granted(ready: _Ready, drafts: int) -> Part:
     """The part with so many of its guesses or, if negative, so many ids of its prompt fewer."""
     part = ready.part
-    if part.end - ready.cached == 1 and part.want:
+    if part.end - ready.cached <= 1 and part.want:  # all but the frontier is evaluated
         return part.of_drafts(drafts)
     if drafts == 0:
         return part

@@ -181,7 +181,7 @@ class Planner:
     def ask(self, session: CloudSession, part: Part, cached: int, now: float, held: bool) -> Ask:
         """The part as the scheduler sees it. ``held``: the session would rather wait."""
         pace, length = self._of(session).pace, len(part.chain)
-        tokens, reach = part.end - cached, self._reach(pace, session, part)
+        tokens, reach = max(1, part.end - cached), self._reach(pace, session, part)
         if tokens > 1 or not part.want:
             rank, tokens, reach = Rank.PREFILL, tokens + length, ()
         else:

@@ -57,13 +57,15 @@ class Fifo:
         for i in order:
             request = requests[i]
             longest = max(longest, request.context)
-            left = room - used
-            most = left if choice else max(left, request.tokens)
+            least = 1 if request.rank is Rank.PREFILL else request.tokens
+            most = room - used
             time = caps.seconds - times.of(used, len(choice) + 1, longest)
             if times.each > 0 and np.isfinite(time):
-                most = min(most, max(0 if choice else request.tokens, int(time / times.each)))
+                most = min(most, int(time / times.each))
+            if not choice:  # something has to be done
+                most = max(most, least)
             count = int(min(request.tokens + len(request.reach), most))
-            if count < request.tokens and not (request.rank is Rank.PREFILL and count > 0):
+            if count < least:
                 continue
             choice[i] = count - request.tokens
             used += count

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outrider.cloud_server.engine import Forward, Wait
+from outrider.cloud_server.planner import EngineSettings
 from outrider.protocol.errors import BackendError
 
 PROMPT = (1, 2, 3)
@@ -182,3 +183,32 @@ def test_forgotten_sessions_leave_nothing_behind(desk) -> None:
     d.now = work.until
     assert d.next() == Wait(None)
     assert not d.table.sessions
+
+
+def test_a_text_that_is_all_in_the_cache_gets_no_more_decisions_than_it_has_guesses(desk) -> None:
+    d = desk()
+    session = d.open(b"a", max_tokens=6)
+    d.run()
+    d.open(b"a", answer=2, max_tokens=6)  # the same prompt: its last id lies in the slot, too
+    d.guess(session, d.expected(PROMPT, 6)[:1])
+    work = d.next()
+    row = work.rows[0]
+    assert (row.cut, row.want, len(row.ids)) == (2, 2, 4)
+    d.finish(work)
+    d.run()
+    assert session.ids[3:] == d.expected(PROMPT, 6)
+
+
+@pytest.mark.parametrize("scheduler", ["fifo", "cosine"])
+def test_small_caps_change_when_not_what(desk, scheduler) -> None:
+    settings = EngineSettings(scheduler=scheduler, step_tokens=5, prefill_chunk=64)
+    d = desk(slots=8, settings=settings)
+    prompts = [[(i + k) % 26 for k in range(3 + 4 * i)] for i in range(8)]
+    sessions = [d.open(bytes([i]), prompt, max_tokens=9) for i, prompt in enumerate(prompts)]
+    for session, prompt in zip(sessions, prompts, strict=True):
+        d.guess(session, [*d.expected(prompt, 6), 1, 2])
+    d.run()
+    for session, prompt in zip(sessions, prompts, strict=True):
+        assert session.ids[len(prompt) :] == d.expected(prompt, 9)
+    fed = [sum(len(r.ids) - r.cut for r in w.rows) for w in d.works if isinstance(w, Forward)]
+    assert max(fed) <= 5
