@@ -36,13 +36,15 @@ class Persistence:
     Attempts back off from ``first`` by doubling up to ``longest``, each shortened at random by up
     to half; after ``give_up`` the answers under way end with an error. A ping is sent ``silence``
     after the last one was answered, and waited for as long: a link that dies without a word is
-    noticed within twice that, whatever its sockets say.
+    noticed within twice that, whatever its sockets say. A cloud that answers pings but has said
+    nothing in an answer for ``mute`` is dropped as well; a prompt may take long to read.
     """
 
     first: float = 0.1
     longest: float = 5.0
     give_up: float = 30.0
     silence: float = 5.0
+    mute: float = 600.0
 
 
 @dataclass(slots=True)
@@ -90,6 +92,7 @@ class Courier:
         self._sending = asyncio.Lock()
         self._outage: _Outage | None = None
         self._silent: LinkError | None = None
+        self._heard_at = 0.0
 
     async def connect(self) -> Link:
         """A transport, and the machine told of it.
@@ -201,7 +204,8 @@ class Courier:
 
     def _take(self, message: bytes) -> bool:
         """Give the machine a message; whether to go on."""
-        self.machine.receive(message, _now())
+        now = self._heard_at = _now()
+        self.machine.receive(message, now)
         self._heard()
         if self.machine.has_cold_messages:
             self._wake.set()
@@ -213,9 +217,18 @@ class Courier:
         Whatever comes in is a sign of life; so is a backlog that shrinks, for on a slow link the
         ping waits behind it.
         """
-        silence = self._persistence.silence
+        silence, mute = self._persistence.silence, self._persistence.mute
+        self._heard_at = _now()
         await asyncio.sleep(silence)
         while True:
+            if not self.needed.is_set():
+                self._heard_at = _now()  # nobody waits for a word
+            elif _now() - self._heard_at > mute:
+                self._silent = LinkError(
+                    f"{link.peer} has said nothing for {mute:g} s, though it answers pings"
+                )
+                link.abort()  # ends the reader
+                return
             heard, backlog = link.bytes_in, link.unsent
             taken = link.bytes_out - backlog
             try:

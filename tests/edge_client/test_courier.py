@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from importlib.resources import files
 from pathlib import Path
 
@@ -89,6 +90,25 @@ def test_a_link_that_dies_without_a_word_is_noticed_in_time(scene, take, ask, sa
             # Twice the silence, and the machine's own delays.
             assert noticed - began < 2 * 0.5 + 0.5
             assert "no longer answers" in why
+
+    asyncio.run(main())
+
+
+def test_a_cloud_that_answers_pings_and_says_nothing_is_left(scene, take, ask) -> None:
+    impatient = Persistence(first=0.02, longest=0.1, give_up=8.0, silence=0.1, mute=0.3)
+
+    async def main() -> None:
+        async with scene() as world, world.edge(persistence=impatient) as edge:
+            lost = []
+            edge.courier._interrupted = lambda error: lost.append(str(error))
+
+            def trouble() -> None:
+                """The target is stuck for a while, the cloud's loop is not."""
+                world.verifier._thread._calls.put(lambda: time.sleep(1.5))
+
+            heard = await take(edge, edge.session(), ask(WARM), trouble)
+            assert heard.tokens == world.plain(WARM)
+            assert "has said nothing for 0.3 s, though it answers pings" in lost[0]
 
     asyncio.run(main())
 
