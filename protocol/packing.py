@@ -96,7 +96,7 @@ class Reader:
     """Takes fields from a frame; anything short or out of range is a :class:`DecodeError`."""
 
     def __init__(self, data: bytes | memoryview, start: int = 0) -> None:
-        self._data = memoryview(data)
+        self._data = bytes(data)
         self._at = start
 
     @property
@@ -109,11 +109,14 @@ class Reader:
         if count > self.left:
             raise DecodeError(f"message ends {count - self.left} bytes early")
         self._at += count
-        return bytes(self._data[self._at - count : self._at])
+        return self._data[self._at - count : self._at]
 
     def byte(self) -> int:
         """One byte."""
-        return self.raw(1)[0]
+        if not self.left:
+            raise DecodeError("message ends 1 bytes early")
+        self._at += 1
+        return self._data[self._at - 1]
 
     def u16(self) -> int:
         """Two bytes, little endian."""
