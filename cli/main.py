@@ -19,6 +19,7 @@ from outrider.cli.cloud_keys import cert, invite, keys, revoke
 from outrider.cli.cloud_status import status
 from outrider.cli.demo import demo
 from outrider.cli.doctor import doctor
+from outrider.cli.endpoint import serve as serve_endpoint
 from outrider.cli.inspect import inspect
 from outrider.cli.link import link
 from outrider.cli.pull import pull
@@ -55,6 +56,7 @@ bench = typer.Typer(cls=LazyBench, help="Measure speed, bytes and overheads.")
 
 for function in (demo, run, chat, link, doctor, inspect, pull, versions.version):
     app.command(cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG)(function)
+app.command("serve", cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG)(serve_endpoint)
 for operate in (serve, status, cert, invite, keys, revoke):
     cloud.command(cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG)(operate)
 app.add_typer(cloud, name="cloud")

@@ -115,6 +115,15 @@ class KeyFile:
             )
         return cls(keys)
 
+    @classmethod
+    def of(cls, key: str, name: str) -> KeyFile:
+        """One key that came another way than by a file.
+
+        Raises:
+            SettingError: it could not stand in a header.
+        """
+        return cls([Key(name, digest_of(check_key(key)))])
+
     def bearer(self, header: str | None) -> Key | None:
         """The key in an ``Authorization: Bearer ...`` header, None if unknown.
 

@@ -33,9 +33,13 @@ class ChatTemplate:
             raise BackendError(f"the model's chat template is broken: {error}") from error
 
     def render(
-        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> str:
-        """The chat as text.
+        """The chat as text. ``tools``, in the OpenAI API's form, are the template's to write out.
 
         Raises:
             SettingError: no messages, one without a role, content that is not text, or the
@@ -50,7 +54,7 @@ class ChatTemplate:
                 **self._variables,
                 messages=plain,
                 add_generation_prompt=add_generation_prompt,
-                tools=None,
+                tools=list(tools) if tools else None,
                 documents=None,
             )
         except _RefusedError as error:

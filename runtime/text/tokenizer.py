@@ -77,8 +77,14 @@ class Tokenizer(ABC):
             ids.insert(0, self.bos)
         return ids
 
-    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
-        """Write a chat out as the model's template says.
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Message] | None = None,
+    ) -> str:
+        """Write a chat out as the model's template says; ``tools`` are those that it may call.
 
         Raises:
             SettingError: the model has no template, or the messages do not fit it.
@@ -86,13 +92,17 @@ class Tokenizer(ABC):
         """
         if self.chat is None:
             raise SettingError(f"{self.name} has no chat template; send a plain prompt instead")
-        return self.chat.render(messages, add_generation_prompt=add_generation_prompt)
+        return self.chat.render(messages, add_generation_prompt=add_generation_prompt, tools=tools)
 
     def encode_chat(
-        self, messages: Sequence[Message], *, add_generation_prompt: bool = True
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Message] | None = None,
     ) -> list[int]:
         """Render and tokenize. The template has written the opening id itself, if it wants one."""
-        text = self.render(messages, add_generation_prompt=add_generation_prompt)
+        text = self.render(messages, add_generation_prompt=add_generation_prompt, tools=tools)
         return self.encode(text, special=True)
 
     def token_bytes(self, token: int) -> bytes:
