@@ -42,6 +42,18 @@ class RowIndex:
             )
         }
 
+    def copy(self) -> RowIndex:
+        """The same in memory of its own, to be filled again and again."""
+        other = object.__new__(RowIndex)
+        other.blocks = self.blocks
+        other._held = {device: lines.clone() for device, lines in self._held.items()}
+        return other
+
+    def fill(self, other: RowIndex) -> None:
+        """Take over another one of the same shape, in place."""
+        for device, lines in self._held.items():
+            lines.copy_(other.on(device))
+
     def on(self, device: torch.device) -> Tensor:
         """``[4, tokens]``: ids, positions, slots, places."""
         if device not in self._held:

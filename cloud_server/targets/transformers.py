@@ -23,6 +23,9 @@ from outrider.protocol.errors import BackendError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from outrider.cloud_server.targets.graphs import Graphs, Recorder
+    from outrider.cloud_server.targets.ragged import RowIndex
+
 _log = logging.getLogger(__name__)
 
 
@@ -53,6 +56,12 @@ class TransformersTarget(HfTarget):
         self._expected = self._alone()
         self._native = self._model.config._attn_implementation
         self._memory = SlotMemory(layers, self.info.slots, self._span)
+        self._graphs: Graphs | None = None
+        spread = len(set(getattr(self._model, "hf_device_map", {}).values())) > 1
+        if self._device.type == "cuda" and not spread:
+            from outrider.cloud_server.targets.graphs import CudaRecorder
+
+            self.use_graphs(CudaRecorder(self._device))
         self._model.set_attn_implementation(self._memory.name)
         if self._model.config._attn_implementation != self._memory.name:
             self.let_go()
@@ -116,6 +125,12 @@ class TransformersTarget(HfTarget):
             target.info = replace(target.info, name=name)
         return target
 
+    def use_graphs(self, recorder: Recorder) -> None:
+        """Lay short rows out in a padded block whose shapes come again, and record those passes."""
+        from outrider.cloud_server.targets.graphs import Graphs
+
+        self._graphs = Graphs(self._forward, recorder)
+
     def let_go(self) -> None:
         """Give the model its own attention back."""
         self._model.set_attn_implementation(self._native)
@@ -152,7 +167,7 @@ class TransformersTarget(HfTarget):
     def _run(self, part: Sequence[Feed]) -> list[Tensor]:
         import torch
 
-        if self._device.type == "cpu":
+        if self._graphs is None and self._device.type == "cpu":
             step = lay_out(part, self.info.n_ctx)
         else:
             step = lay_out_dense(part, self.info.n_ctx, self.info.slots, self._span)
@@ -167,16 +182,25 @@ class TransformersTarget(HfTarget):
 
         from outrider.cloud_server.targets.ragged import RowIndex
 
-        self._memory.index = index = RowIndex(step, self._device)
-        lines = index.on(self._device)
+        index = RowIndex(step, self._device)
         keep = torch.tensor(step.keep or [0], dtype=torch.int64, device=self._device)
-        arguments: dict[str, Any] = {self._cache_argument: self._memory, "use_cache": True}
+        if self._graphs is not None and step.steady:
+            return self._graphs(index)[keep][: len(step.keep)]
         if self._keeps_last:
+            return self._forward(index, keep)[: len(step.keep)]
+        return self._forward(index)[keep][: len(step.keep)]
+
+    def _forward(self, index: RowIndex, keep: Tensor | None = None) -> Tensor:
+        """Logits of the tokens to ``keep``, else of all: ``[tokens, width]``. Only tensor work."""
+        self._memory.index = index
+        lines = index.on(self._device)
+        arguments: dict[str, Any] = {self._cache_argument: self._memory, "use_cache": True}
+        if keep is not None:
             arguments["logits_to_keep"] = keep
         out: Tensor = self._model(
             input_ids=lines[None, 0], position_ids=lines[None, 1], **arguments
         ).logits[0]
-        return (out if self._keeps_last else out[keep])[: len(step.keep)]
+        return out
 
     def _alone(self) -> Tensor:
         """What the model computes by itself, without a cache and with its own attention."""
