@@ -1,4 +1,4 @@
-"""The script for a GPU machine runs, on a small shape on the CPU, where its figures mean nothing."""
+"""The script for a GPU machine runs on a CPU, with a small shape, where no figure means much."""
 
 from __future__ import annotations
 
