@@ -222,6 +222,7 @@ class CloudEngine:
             sampling=session.request.sampling if session.request else Sampling(),
             prompt_len=min(session.prompt_len, part.end),  # a chunk may end inside the prompt
             source=self._slots.source(slot, session.ids),
+            rows=part.rows,
         )
         if self._prompted.get(session.key) != session.begun:
             self._prompted[session.key] = session.begun
@@ -270,10 +271,13 @@ class CloudEngine:
 
     def _commit(self, session: CloudSession, part: Part, decided: Decided, now: float) -> None:
         tokens = judge(part.chain, decided.ids)
+        accepted = len(tokens) - 1
+        if part.rows and accepted == len(part.rows) and session.expects(accepted):
+            del tokens[accepted]  # the next draft is judged there; a bonus would void it
         scan = self._ending(session).scan(tokens)
-        session.commit(tokens[: scan.keep])
-        self.planner.judged(session, part, len(tokens) - 1, now)
-        self._count(part, min(len(tokens) - 1, scan.keep), scan.keep)
+        session.commit(tokens[: scan.keep], min(accepted, len(part.rows)))
+        self.planner.judged(session, part, accepted, now, own=len(tokens) - accepted)
+        self._count(part, min(accepted, scan.keep), scan.keep)
         reason: str | None = scan.reason
         text_bytes: int | None = scan.text_bytes
         if reason is None and len(session.ids) >= self.info.n_ctx:

@@ -22,6 +22,7 @@ from outrider.cloud_server.scheduling.batch import Rank, Request
 from outrider.cloud_server.scheduling.policies import SchedulerName
 from outrider.cloud_server.scheduling.step_time import StepTime
 from outrider.cloud_server.scheduling.steps import Ask
+from outrider.protocol.decoding.sparse import SparseRow
 from outrider.protocol.session import CloudSession
 
 ARRIVALS = 12
@@ -64,7 +65,8 @@ class Part:
     """Feed ids up to ``end``, then ``chain``; its last ``own`` guesses are the verifier's own.
 
     ``drafted``: those come from its draft model, not from the look-up. ``spare`` are the edge's
-    guesses behind the chain that are not judged.
+    guesses behind the chain that are not judged. ``rows``: under the ratio rule, what the edge's
+    guesses were drawn from.
     """
 
     end: int
@@ -73,6 +75,7 @@ class Part:
     own: int = 0
     drafted: bool = False
     spare: tuple[int, ...] = ()
+    rows: tuple[SparseRow, ...] = ()
 
     def of_drafts(self, count: int) -> Part:
         """The same with the first ``count`` of its guesses only."""
@@ -85,6 +88,7 @@ class Part:
             chain=self.chain[:count],
             own=max(0, count - theirs),
             spare=(*self.chain[count:theirs], *self.spare),
+            rows=self.rows[:count],
         )
 
 
@@ -146,7 +150,7 @@ class Planner:
         last = length + 1 >= self._n_ctx
         if length - cached > 1 or session.passes == 0 or last:
             return part
-        thin = self._thin(session, part, sharers) if sharers else None
+        thin = self._thin(session, part, sharers) if sharers and not _awaits(session) else None
         if not session.riding or part.drafted or (thin and self._better(session, part, thin, now)):
             return thin or part
         until = self._until(session, len(part.chain), now)
@@ -168,7 +172,7 @@ class Planner:
         chain = session.window.chain(min(limit, room))
         room -= len(chain)
         spare = tuple(session.window.chain(len(chain) + 1)[len(chain) :])
-        more = bool(spare)
+        more = bool(spare) or _awaits(session)
         drafted = list(self.own.guesses(session, chain)[:room]) if self.own and not more else []
         own = drafted
         room = min(settings.lookup, limit - len(chain), room)
@@ -176,7 +180,8 @@ class Planner:
             count = useful(known.pace.own.alpha, each, rate, room)
             own = known.lookup.propose(session.ids, chain, count) if count else []
         guesses = (*chain, *own)
-        return Part(length, 1 + len(guesses), guesses, len(own), bool(drafted), spare)
+        rows = session.window.chain_rows(len(chain)) if session.ratio else ()
+        return Part(length, 1 + len(guesses), guesses, len(own), bool(drafted), spare, rows)
 
     def ask(self, session: CloudSession, part: Part, cached: int, now: float, held: bool) -> Ask:
         """The part as the scheduler sees it. ``held``: the session would rather wait."""
@@ -253,7 +258,7 @@ class Planner:
         since = pace.committed_at if pace.committed_at is not None else now
         patience = self._patience(session, now)
         cap = min(patience, since + stance.cap * pass_time)
-        if live == 0 and session.objective == "cost":
+        if live == 0 and (session.objective == "cost" or session.ratio):
             return patience
         delay = wait(
             live,
@@ -274,8 +279,10 @@ class Planner:
         since = now if session.has_news else max(session.verdict_at or 0.0, session.frame_at or 0.0)
         return since + min(patience, settings.patience_cap)
 
-    def judged(self, session: CloudSession, part: Part, accepted: int, now: float) -> None:
-        """A pass was decided: so many of the part's guesses were right."""
+    def judged(
+        self, session: CloudSession, part: Part, accepted: int, now: float, *, own: int = 1
+    ) -> None:
+        """A pass was decided: so many of the part's guesses were right, ``own`` tokens followed."""
         pace = self._of(session).pace
         theirs = len(part.chain) - part.own
         if theirs:
@@ -289,7 +296,7 @@ class Planner:
             pace.own.observe(accepted - theirs, accepted < len(part.chain))
         if self.own is not None:
             self.own.committed(session)
-        pace.committed(accepted + 1, now)
+        pace.committed(accepted + own, now)
 
     def _rate(self, pace: SessionPace) -> float:
         """Tokens a second lately; until known, what the target does alone."""
@@ -303,3 +310,8 @@ class Planner:
             pace = SessionPace(Acceptance(usual, weight, LONG_MEMORY))
             known = self._known[session.key] = _Known(session.begun, pace)
         return known
+
+
+def _awaits(session: CloudSession) -> bool:
+    """Under the ratio rule a token of our own would void the guesses that are on their way."""
+    return session.ratio and session.riding and not session.full

@@ -282,6 +282,7 @@ class EdgeClient:
                 work.count,
                 never=work.never,
                 floor=work.floor,
+                budget=work.budget,
                 stop=lambda: self._stale,
             )
         except BackendError as error:

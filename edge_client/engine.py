@@ -12,7 +12,9 @@ from typing import Protocol
 
 from outrider.edge_client.decisions import DecisionLog
 from outrider.edge_client.policy import Observed, Plan, Policy
+from outrider.edge_client.ratio import Rows
 from outrider.protocol.decoding.sampling import Sampling
+from outrider.protocol.decoding.sparse import Budget
 from outrider.protocol.edge import EdgeMachine
 from outrider.protocol.edge_session import EdgeSession
 from outrider.protocol.errors import BackendError
@@ -42,7 +44,10 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True)
 class DraftWork:
-    """Guess up to ``count`` tokens after ``ids``, for epoch ``epoch`` of answer ``answer``."""
+    """Guess up to ``count`` tokens after ``ids``, for epoch ``epoch`` of answer ``answer``.
+
+    ``budget``: under the ratio rule, how much of the drafter's distributions is sent along.
+    """
 
     session: EdgeSession
     answer: int
@@ -55,6 +60,7 @@ class DraftWork:
     never: frozenset[int]
     floor: float
     started: float
+    budget: Budget | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +113,7 @@ class EdgeEngine:
         self.log = log
         self.stats = EdgeStats()
         self.failed: BackendError | None = None
+        self._rows = Rows()
         self._turn = 0
         self._step: float | None = None
         self._prefill_rate: float | None = None
@@ -162,6 +169,7 @@ class EdgeEngine:
             never=self.machine.never_draft,
             floor=plan.floor,
             started=now,
+            budget=self._rows.budget(session.handle, self.machine.link) if session.ratio else None,
         )
 
     def _observe(self, session: EdgeSession, behind: int, now: float) -> Plan:
@@ -186,9 +194,11 @@ class EdgeEngine:
             emitted=session.emitted,
             ahead=len(session.window.ahead),
         )
-        plan = self.policy.plan(observed)
+        plan = self._rows.plan(observed, self.policy) if session.ratio else None
+        plan = plan or self.policy.plan(observed)
         if self.log is not None:
-            self.log.consider(now, observed, plan, self.policy.reason)
+            reason = self._rows.reason if session.ratio else self.policy.reason
+            self.log.consider(now, observed, plan, reason)
         return plan
 
     def _room(self, session: EdgeSession, ahead: int) -> int:
@@ -239,6 +249,8 @@ class EdgeEngine:
             return
         self.stats.dropped += len(guess.tokens) - len(tokens)
         short = len(guess.tokens) < work.count  # an end token, or too unsure: no more at this place
+        if guess.rows:
+            self._rows.observe(session.handle, guess)
         if guess.tokens:
             self._unsure.discard(session.handle)
         else:  # do not announce guesses again before there are some
@@ -247,7 +259,7 @@ class EdgeEngine:
             outstanding = len(session.window.ahead) + len(tokens)
             ended = self._room(session, outstanding) <= 0  # no further guess could matter
             full = short or ended or outstanding >= work.window
-            session.guess(tokens, full=full)
+            session.guess(tokens, guess.rows[-len(tokens) :], full=full)
         elif not guess.tokens and not session.window.ahead:
             session.stop_riding()  # too unsure to guess here: the cloud goes on alone
         if short:
@@ -261,6 +273,8 @@ class EdgeEngine:
         session = work.session
         if not session.may_guess or session.answer != work.answer:
             return None
+        if work.budget is not None and session.window.current.number != work.epoch:
+            return None  # under the ratio rule no guess outlives its epoch
         now, then = (*session.ids, *session.window.ahead), (*work.ids, *guess.tokens)
         return then[len(now) :] if then[: len(now)] == now else None
 

@@ -11,6 +11,7 @@ import msgspec
 import zstandard
 
 from outrider.protocol import messages as m
+from outrider.protocol.decoding.sparse import SparseRow
 from outrider.protocol.errors import DecodeError, LocalProtocolError
 from outrider.protocol.packing import (
     TIME_UNIT,
@@ -22,13 +23,14 @@ from outrider.protocol.packing import (
     short_time,
     time_steps,
 )
+from outrider.protocol.row_code import put_rows, take_rows
 
 # Flags of a hot frame's first byte.
 VERDICT = 0x40
 HANDLE = 0x01
 START, MORE, TREE, ROWS, FULL = 0x02, 0x04, 0x08, 0x10, 0x20  # of a draft
 NODE, IDS, ACK = 0x02, 0x04, 0x08  # of a verdict
-_DRAFT_FLAGS = HANDLE | START | MORE | TREE | FULL
+_DRAFT_FLAGS = HANDLE | START | MORE | TREE | ROWS | FULL
 _VERDICT_FLAGS = VERDICT | HANDLE | NODE | IDS | ACK
 
 COLD = 0x80
@@ -103,6 +105,8 @@ class Codec:
         self._check_ids(draft.tokens)
         if draft.deltas and len(draft.deltas) != len(draft.tokens):
             raise LocalProtocolError("a draft needs one delta a node, or none for a chain")
+        if draft.rows and (draft.deltas or len(draft.rows) != len(draft.tokens)):
+            raise LocalProtocolError("rows belong to chains, one a token")
         if draft.start and len(draft.start.digest) != m.HASH_BYTES:
             raise LocalProtocolError(f"a digest has {m.HASH_BYTES} bytes")
         out = Writer()
@@ -111,6 +115,7 @@ class Codec:
             | (START if draft.start else 0)
             | (MORE if draft.more else 0)
             | (TREE if draft.deltas else 0)
+            | (ROWS if draft.rows else 0)
             | (FULL if draft.full else 0)
         )
         if draft.handle:
@@ -123,7 +128,10 @@ class Codec:
         out.varint(len(draft.tokens))
         for delta in draft.deltas:
             out.varint(delta)
-        out.ids(draft.tokens, self.bits)
+        if draft.rows:
+            put_rows(out, draft.rows, draft.tokens, self.size)
+        else:
+            out.ids(draft.tokens, self.bits)
         return bytes(out.data)
 
     def _decode_draft(self, data: bytes) -> m.Draft:
@@ -142,7 +150,13 @@ class Codec:
         if flags & TREE and not count:
             raise DecodeError("a tree frame without nodes")
         deltas = tuple(frame.varint() for _ in range(count)) if flags & TREE else ()
-        tokens = self._ids(frame, count)
+        rows: tuple[SparseRow, ...] = ()
+        if flags & ROWS:
+            if not count or flags & TREE:
+                raise DecodeError("rows belong to the nodes of a chain")
+            rows, tokens = take_rows(frame, count, self.size)
+        else:
+            tokens = self._ids(frame, count)
         frame.end()
         return m.Draft(
             handle=handle,
@@ -150,6 +164,7 @@ class Codec:
             start=start,
             tokens=tokens,
             deltas=deltas,
+            rows=rows,
             more=bool(flags & MORE),
             full=bool(flags & FULL),
         )

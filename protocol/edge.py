@@ -33,7 +33,7 @@ from outrider.protocol.fingerprint import (
 )
 from outrider.protocol.link import LinkEstimator, PassCurve
 from outrider.protocol.outbox import PART_BYTES, Assembler, Outbox
-from outrider.protocol.packing import frame_size
+from outrider.protocol.traffic import Traffic
 
 GREETING_SECONDS = 15.0
 """A cloud that has not answered the hello by then is given up."""
@@ -79,6 +79,7 @@ class EdgeMachine:
         self.welcome: m.Welcome | None = None
         self.never_draft: frozenset[int] = frozenset()
         self.failure: HandshakeError | None = None
+        self.traffic = Traffic()
         self._entropy = entropy
         self._fingerprint = vocabulary.fingerprint()
         self._sessions: dict[int, EdgeSession] = {}
@@ -115,7 +116,7 @@ class EdgeMachine:
             LocalProtocolError: an answer is under way (cancel it first).
         """
         session.begin(request)
-        if self.state in (State.GREETING, State.READY):
+        if self._can_serve(session) and self.state in (State.GREETING, State.READY):
             self._send_open(session)
 
     def cancel(self, session: EdgeSession) -> None:
@@ -150,6 +151,7 @@ class EdgeMachine:
                 agent=self.agent,
                 fingerprint=self._fingerprint,
                 max_message=MAX_MESSAGE,
+                features=m.FEATURES,
             )
         )
         for session in self.sessions:
@@ -164,12 +166,13 @@ class EdgeMachine:
         if self.state not in _UP:
             return
         try:
+            size = self.traffic.received(data)
             message = self._assembler.receive(data)
             if message is not None:
                 self._take(message, now)
                 session = self._sessions.get(getattr(message, "handle", -1))
                 if session is not None and isinstance(message, m.Verdict):
-                    session.bytes_down += frame_size(len(data), masked=False)
+                    session.bytes_down += size
         except RemoteProtocolError as error:
             failure = HandshakeError(f"the cloud broke the protocol: {error}", code=error.code)
             self._fail(failure, m.Goodbye(code=error.code, message=str(error)))
@@ -178,7 +181,10 @@ class EdgeMachine:
         """The next bytes to send, if any: draft frames in turn, then control, then bulk."""
         if self.state in (State.GREETING, State.READY) and (frame := self._next_draft(now)):
             return frame
-        return self._outbox.next_control() or self._outbox.next_bulk(part_bytes)
+        data = self._outbox.next_control() or self._outbox.next_bulk(part_bytes)
+        if data is not None:
+            self.traffic.sent(data)
+        return data
 
     def events(self) -> list[Event]:
         """What happened since the last call, in order."""
@@ -264,6 +270,19 @@ class EdgeMachine:
         if welcome.specials is not None:
             self.never_draft = differing_specials(self.vocabulary.specials, welcome.specials)
         self._events.append(LinkReady(welcome, self.never_draft))
+        for session in self.sessions:
+            self._can_serve(session)
+
+    def _can_serve(self, session: EdgeSession) -> bool:
+        """Whether the cloud has the rule that an answer asks for; one that it lacks is refused."""
+        lacks = self.welcome is not None and m.RATIO not in self.welcome.features
+        if not (lacks and session.ratio and session.phase is not Phase.IDLE):
+            return True
+        message = "this cloud does not know the ratio rule: leave --rule out, or upgrade the cloud"
+        number = session.answer
+        self._events.append(AnswerRefused(session, number, "unsupported", message, None))
+        session.end()
+        return False
 
     def _mismatched(self, mismatch: m.Mismatch) -> None:
         self._move("mismatch")
@@ -322,11 +341,13 @@ class EdgeMachine:
             session = sessions[(self._turn + i) % len(sessions)]
             if self._outbox.blocks(session.handle):
                 continue
+            if session.ratio and self.state is State.GREETING:
+                continue  # whether rows are understood is not known yet
             frame = session.next_frame(now)
             if frame is not None:
                 self._turn = (self._turn + i + 1) % len(sessions)
                 data = self._codec.encode(frame)
-                session.bytes_up += frame_size(len(data), masked=True)
+                session.bytes_up += self.traffic.sent(data)
                 return data
         return None
 

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from outrider.protocol.decoding.sampling import Sampling
+from outrider.protocol.decoding.sampling import Rule, Sampling
+from outrider.protocol.decoding.sparse import SparseRow
 from outrider.protocol.epochs import EdgeWindow
 from outrider.protocol.errors import LocalProtocolError, RemoteProtocolError
 from outrider.protocol.events import AnswerOpened, Committed, Event
@@ -135,18 +136,27 @@ class EdgeSession:
         self._calling = not self._rides
         self._closing = False
 
-    def guess(self, tokens: Sequence[int], *, full: bool = False) -> None:
+    @property
+    def ratio(self) -> bool:
+        """The ratio rule judges the guesses of the answer under way."""
+        return self.request is not None and self.request.sampling.rule is Rule.RATIO
+
+    def guess(
+        self, tokens: Sequence[int], rows: Sequence[SparseRow] = (), *, full: bool = False
+    ) -> None:
         """Append guesses after the newest ones; they leave when the link can take them.
 
-        ``full``: no more will follow before a verdict.
+        ``rows``: under the ratio rule, what each was drawn from. ``full``: no more will follow
+        before a verdict.
 
         Raises:
-            LocalProtocolError: there is no answer to guess for.
+            LocalProtocolError: there is no answer to guess for, or rows are missing.
         """
-        if not self.may_guess:
-            raise LocalProtocolError("a guess without an answer under way")
+        if not self.may_guess or len(rows) != (len(tokens) if self.ratio else 0):
+            raise LocalProtocolError("a guess without an answer under way, or without its row")
         for token in tokens:
             self.window.current.append(token)
+        self.window.current.rows.extend(rows)
         self._full = full
         self._closing = False
 
@@ -259,9 +269,9 @@ class EdgeSession:
         if not self.may_guess or not self.bound:
             return None
         window = self.window
-        unsent = window.current.tokens[window.sent :]
+        unsent = len(window.current.tokens) - window.sent
         room = min(self.max_frame_nodes, self.max_in_flight - window.in_flight)
-        tokens = tuple(unsent[: max(0, room)])
+        tokens, rows = window.unsent(room)
         if not tokens and (unsent or not (self._closing or self._calling)):
             return None
         start = None
@@ -282,8 +292,9 @@ class EdgeSession:
             epoch=window.current.number & 0xFF,
             start=start,
             tokens=tokens,
+            rows=rows,
             more=more,
-            full=self._full and bool(tokens) and len(tokens) == len(unsent),
+            full=self._full and bool(tokens) and len(tokens) == unsent,
         )
 
     def live(self, answer: int) -> bool:
@@ -369,7 +380,7 @@ class EdgeSession:
     def _commit(self, tokens: Sequence[int], accepted: int, ack: Ack | None) -> Committed:
         self._check_room(len(tokens))
         start, ahead = len(self.ids), self.window.ahead
-        alive = self.window.commit(tokens)
+        alive = self.window.commit(tokens, own=self.ratio and accepted < len(tokens))
         matched = next((i for i, t in enumerate(tokens) if ahead[i : i + 1] != [t]), len(tokens))
         self.nodes_accepted += accepted
         judged = matched + (not alive and len(ahead) > matched)

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
+from outrider.protocol.decoding.sparse import SparseRow
 from outrider.protocol.errors import RemoteProtocolError
 
 ROOT = -1
@@ -23,7 +25,8 @@ class Guesses:
 
     ``parents[i]`` is a node sent before i, or ``ROOT``; ``tokens[i]`` stands at sequence index
     ``positions[i]``, the base being the index of the first guess. ``children`` maps a node to the
-    nodes under it by token: a second equal guess under one parent is the peer's mistake.
+    nodes under it by token: a second equal guess under one parent is the peer's mistake. Under the
+    ratio rule ``rows[i]`` is what node i was drawn from; otherwise there are none.
     """
 
     number: int
@@ -32,6 +35,7 @@ class Guesses:
     parents: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     children: dict[int, dict[int, int]] = field(default_factory=dict)
+    rows: list[SparseRow] = field(default_factory=list)
 
     def append(self, token: int, delta: int = 1) -> int:
         """Add a node whose parent was sent ``delta`` before it; the new node's number.
@@ -123,6 +127,17 @@ class EdgeWindow:
         self.sent, self.announced, self.tip = 0, False, ROOT
         self._forget_settled()
 
+    def unsent(self, room: int) -> tuple[tuple[int, ...], tuple[SparseRow, ...]]:
+        """The next tokens to send, at most ``room``, and their rows: those of one number of levels.
+
+        What is left waits for the next frame: a token that was drawn is never withheld.
+        """
+        current, start = self.current, self.sent
+        tokens = tuple(current.tokens[start : start + max(0, room)])
+        rows = tuple(current.rows[start : start + len(tokens)])
+        alike = next((i for i, r in enumerate(rows) if r.levels != rows[0].levels), len(tokens))
+        return tokens[:alike], rows[:alike]
+
     def void(self) -> None:
         """A new connection: nothing in flight counts any more, older epochs cannot be named."""
         self.restart()
@@ -142,12 +157,16 @@ class EdgeWindow:
                 return guesses.path(node, start)
         raise RemoteProtocolError(f"verdict on node {node} of epoch {epoch}, which was not sent")
 
-    def commit(self, tokens: Sequence[int]) -> bool:
+    def commit(self, tokens: Sequence[int], *, own: bool = False) -> bool:
         """Extend the committed ids; False if the current epoch does not end on them any more.
 
         The window then starts the next epoch: contradicted, overtaken, or past the last guess.
+        ``own``: some were the cloud's own under the ratio rule, which ends the epoch in any case.
         """
         self.committed.extend(tokens)
+        if own:
+            self.restart()
+            return False
         self.tip, matched = self.current.follow(self.tip, tokens)
         if matched == len(tokens):
             self._forget_settled()
@@ -178,14 +197,24 @@ class CloudWindow:
         self.guesses: Guesses | None = None
         self.last_epoch = 0
         self.tip = ROOT
+        self._over = False
+
+    def end(self) -> None:
+        """The cloud goes its own way: whatever was or will be sent of this epoch is dead.
+
+        Its nodes can still be named in a verdict.
+        """
+        self._over = True
 
     def void(self, last_epoch: int) -> None:
         """A new connection or answer: no epoch until a newer one is announced."""
         self.guesses, self.tip = None, ROOT
         self.last_epoch = last_epoch
 
-    def begin(self, low: int, base: int) -> None:
+    def begin(self, low: int, base: int, *, ratio: bool = False) -> None:
         """The edge announces the next epoch, whose number has the low byte ``low``.
+
+        Under the ratio rule (``ratio``) it is over if the cloud has gone on alone meanwhile.
 
         Raises:
             RemoteProtocolError: the number is not the next one, or the base is beyond the text.
@@ -198,9 +227,16 @@ class CloudWindow:
                 f"epoch {number} hangs from {base}, beyond the committed text"
             )
         self.guesses, self.last_epoch, self.tip = Guesses(number, base), number, ROOT
+        self._over = ratio and base < len(self.committed)
         self._advance()
 
-    def append(self, low: int, tokens: Sequence[int], deltas: Sequence[int]) -> None:
+    def append(
+        self,
+        low: int,
+        tokens: Sequence[int],
+        deltas: Sequence[int],
+        rows: Sequence[SparseRow] = (),
+    ) -> None:
         """Nodes arrive. Those that contradict what was committed meanwhile are dead on arrival.
 
         Raises:
@@ -212,6 +248,7 @@ class CloudWindow:
             raise RemoteProtocolError(f"nodes for epoch {low}, which is not the current one")
         for i, token in enumerate(tokens):
             self.guesses.append(token, deltas[i] if deltas else 1)
+        self.guesses.rows.extend(rows)
         self._advance()
 
     def committed_grew(self) -> None:
@@ -222,7 +259,9 @@ class CloudWindow:
     def caught_up(self) -> bool:
         """The committed text ends on a node (or the base): guesses below it are worth a pass."""
         return (
-            self.guesses is not None and self.guesses.position(self.tip) == len(self.committed) - 1
+            self.guesses is not None
+            and not self._over
+            and self.guesses.position(self.tip) == len(self.committed) - 1
         )
 
     @property
@@ -248,6 +287,12 @@ class CloudWindow:
             tokens.append(self.guesses.tokens[node])
         return tokens
 
+    def chain_rows(self, limit: int) -> tuple[SparseRow, ...]:
+        """What the guesses of :meth:`chain` were drawn from, under the ratio rule."""
+        if not self.caught_up or self.guesses is None:
+            return ()
+        return tuple(islice(self.guesses.rows, self.tip + 1, self.tip + 1 + limit))
+
     def settled(self, told: int) -> int | None:
         """The tip as a verdict names it: its number if it says anything from index ``told`` on."""
         if self.guesses is None or self.tip == ROOT or self.guesses.base > told:
@@ -255,6 +300,6 @@ class CloudWindow:
         return self.tip if self.guesses.positions[self.tip] >= told else None
 
     def _advance(self) -> None:
-        if self.guesses is not None:
+        if self.guesses is not None and not self._over:
             start = self.guesses.position(self.tip) + 1
             self.tip, _ = self.guesses.follow(self.tip, self.committed[start:])

@@ -15,9 +15,14 @@ from typing import Annotated, Any
 import msgspec
 
 from outrider.protocol.decoding.sampling import Sampling
+from outrider.protocol.decoding.sparse import SparseRow
 from outrider.protocol.fingerprint import Fingerprint
 
 WIRE_VERSION = 1
+
+RATIO = "ratio"
+FEATURES: tuple[str, ...] = (RATIO,)
+"""What this software can do beyond version 1: ``ratio``, draft frames with rows."""
 
 HASH_BYTES = 4
 SESSION_BYTES = 8
@@ -61,7 +66,7 @@ class Draft(Message, frozen=True, kw_only=True):
     ``deltas[i]`` is how far before node i its parent was sent (empty: all 1, a chain; the base
     itself counts as node -1). ``more`` false: this edge stops riding until it sends another frame.
     ``full``: its window is full, nothing more comes before a verdict. No nodes but ``more``: it
-    rides, guesses are being made.
+    rides, guesses are being made. ``rows``: under the ratio rule what each token was drawn from.
     """
 
     handle: int = 0
@@ -69,6 +74,7 @@ class Draft(Message, frozen=True, kw_only=True):
     start: EpochStart | None = None
     tokens: tuple[int, ...] = ()
     deltas: tuple[int, ...] = ()
+    rows: tuple[SparseRow, ...] = ()
     more: bool = True
     full: bool = False
 

@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from outrider.protocol.decoding.sampling import Rule
 from outrider.protocol.epochs import CloudWindow
 from outrider.protocol.errors import RemoteProtocolError, SessionError
 from outrider.protocol.messages import (
@@ -188,10 +189,14 @@ class CloudSession:
             if frame.start.answer != self.answer & 0xFF:  # its open was refused: means nothing
                 self.window.void(self.window.last_epoch)
                 return
-            self.window.begin(frame.epoch, frame.start.base)
+            self.window.begin(frame.epoch, frame.start.base, ratio=self.ratio)
             if not self.agrees(frame.start.base, frame.start.digest):
                 raise SessionError("the guesses hang from another text", code="diverged")
-        self.window.append(frame.epoch, frame.tokens, frame.deltas)
+        if bool(frame.rows) != (self.ratio and bool(frame.tokens)):
+            raise RemoteProtocolError(
+                "guesses need their rows under the ratio rule, and only there"
+            )
+        self.window.append(frame.epoch, frame.tokens, frame.deltas, frame.rows)
         guesses = self.window.guesses
         if guesses and len(guesses.tokens) > max_in_flight + len(self.ids) - guesses.base:
             raise RemoteProtocolError(f"more than {max_in_flight} guesses in flight", code="limit")
@@ -223,8 +228,29 @@ class CloudSession:
         """There is an answer to work on, somebody to tell, and it is its turn."""
         return self.running and self.admitted and self.link is not None
 
-    def commit(self, tokens: Sequence[int]) -> None:
-        """The target chose these next tokens. Every pending guess is compared with them."""
+    @property
+    def ratio(self) -> bool:
+        """The answer's guesses are judged by the ratio rule."""
+        return self.request is not None and self.request.sampling.rule is Rule.RATIO
+
+    def expects(self, judged: int) -> bool:
+        """Beyond the first ``judged`` live guesses there are others, or more are on their way."""
+        more = len(self.window.chain(judged + 1)) > judged
+        return more or (self.riding and not self.full)
+
+    def commit(self, tokens: Sequence[int], accepted: int = 0) -> None:
+        """The target chose these next tokens. Every pending guess is compared with them.
+
+        Under the ratio rule only the first ``accepted`` are guesses: any token of the cloud's own
+        ends the epoch, even one that happens to equal a guess.
+        """
+        if self.ratio:
+            self.ids.extend(tokens[:accepted])
+            self.window.committed_grew()
+            tokens = tokens[accepted:]
+            if not tokens:
+                return
+            self.window.end()
         self.ids.extend(tokens)
         self.uncharged += len(tokens)
         self.window.committed_grew()

@@ -281,6 +281,7 @@ class SimEdge:
                 work.count,
                 never=work.never,
                 floor=work.floor,
+                budget=work.budget,
             )
         except BackendError as error:
             return error, self._costs.draft_step

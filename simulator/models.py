@@ -8,6 +8,7 @@ from typing import Protocol
 from outrider.cloud_server.targets.base import Target
 from outrider.edge_client.policy import Policy
 from outrider.protocol.decoding.sampling import Sampling
+from outrider.protocol.decoding.sparse import Budget
 from outrider.runtime.lm.drafter import Guess
 from outrider.simulator.settings import DrafterSettings, WorldSettings
 
@@ -34,6 +35,7 @@ class DraftSource(Protocol):
         *,
         never: frozenset[int] = frozenset(),
         floor: float = 0.0,
+        budget: Budget | None = None,
     ) -> Guess:
         """Guess what follows."""
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from outrider.cloud_server.targets.base import Decided, Row, Target
 from outrider.protocol.decoding.sampling import Sampling
+from outrider.protocol.decoding.sparse import Budget
 from outrider.runtime.lm.base import CausalLM
 from outrider.runtime.lm.drafter import Drafter, Guess
 
@@ -75,6 +76,7 @@ class PacedDrafter(Drafter):
         *,
         never: frozenset[int] = frozenset(),
         floor: float = 0.0,
+        budget: Budget | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> Guess:
         """As the drafter, each guess not earlier than its turn."""
@@ -89,8 +91,9 @@ class PacedDrafter(Drafter):
             return stop()
 
         guess = super().draft(
-            ids, prompt_len, sampling, count, never=never, floor=floor, stop=paced_stop
-        )
+            ids, prompt_len, sampling, count, never=never, floor=floor, budget=budget,
+            stop=paced_stop,
+        )  # fmt: skip
         # After its last guess nobody asks the drafter to stop.
         _sleep_until(began + max(1, len(guess.tokens)) * self.step)
         return guess

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from outrider.cloud_server.targets.base import Decided, Row, Target, TargetInfo
 from outrider.protocol.decoding.sampling import Sampling
+from outrider.protocol.decoding.sparse import Budget
 from outrider.runtime.lm.drafter import Guess
 
 VOCABULARY = 32_768
@@ -135,6 +136,7 @@ class TracedDrafter:
         *,
         never: frozenset[int] = frozenset(),  # noqa: ARG002
         floor: float = 0.0,
+        budget: Budget | None = None,  # noqa: ARG002 - records are of the other rules
     ) -> Guess:
         """Guesses for the next ``count`` positions."""
         line = self.record.find(ids, prompt_len)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from outrider.protocol.decoding.sampling import Sampling
+from outrider.protocol.decoding.sparse import SparseRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,8 @@ class Row:
     sequence (committed ids, then the chain of drafts to judge), so that penalties see each
     position's own past. Decisions are wanted for the last ``want`` positions: the choice made
     after ``ids[:len(ids) - want + 1]``, ..., after ``ids``. ``want`` 0 is prefill only.
-    ``source``: the ids to keep are those of that slot, and are copied from there first.
+    ``source``: the ids to keep are those of that slot, and are copied from there first. ``rows``:
+    under the ratio rule, what the first drafts of the chain were drawn from.
     """
 
     slot: int
@@ -40,11 +42,15 @@ class Row:
     sampling: Sampling
     prompt_len: int
     source: int | None = None
+    rows: tuple[SparseRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
     """``ids[i]`` is the target's choice at the i-th wanted position of the row.
+
+    Under the ratio rule: the drafts that are accepted, then the target's own tokens; nothing after
+    the first draft that was refused.
 
     ``margins[i]`` is by how much that choice beat the runner-up in score (natural-log units, at
     temperature 0 plain logits; infinity if nothing else survived): small margins are near-ties.

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from outrider.cloud_server.targets import hf_load
 from outrider.cloud_server.targets.base import Decided, Row, Target, TargetInfo
-from outrider.cloud_server.targets.rows import Feed, check_rows, feeds, positions, split
-from outrider.protocol.decoding.rules import choose, judge
+from outrider.cloud_server.targets.rows import Feed, check_rows, decide_rows, feeds, positions
+from outrider.protocol.decoding.rules import judge
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.errors import BackendError
 
@@ -79,21 +79,12 @@ class HfTarget(Target):
         """What these slots hold is unknown: they are empty from now on."""
 
     def forward(self, rows: Sequence[Row]) -> list[Decided]:
-        import torch
+        from outrider.cloud_server.targets.torch_rows import decide_on_device
 
-        from outrider.cloud_server.targets.torch_decide import Position, decide
-
-        logits = torch.cat(self._logits(rows)) if rows else torch.empty(0, self.info.usable)
-        wanted = [
-            Position(row.sampling, ids, row.prompt_len) for row in rows for ids in positions(row)
-        ]
-        usable = self.info.usable
-        if logits.device.type == "cpu" and usable <= SMALL:
-            arrays = zip(logits.float().numpy(), wanted, strict=True)
-            choices = [choose(z, *position, usable) for z, position in arrays]
-        else:
-            choices = decide(logits, wanted, usable)
-        return split(choices, [row.want for row in rows])
+        logits, usable = self._logits(rows), self.info.usable
+        if usable <= SMALL and all(z.device.type == "cpu" for z in logits):
+            return decide_rows(rows, [list(z.float().numpy()) for z in logits], usable)
+        return decide_on_device(rows, logits, usable)
 
     def score(self, row: Row, candidates: Sequence[int]) -> list[tuple[float, float]]:
         logits = self._logits([row])[0].float().cpu().numpy()

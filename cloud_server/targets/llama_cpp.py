@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from outrider.cloud_server.targets.base import Decided, Row, Target, TargetInfo
-from outrider.cloud_server.targets.rows import check_rows, feeds, positions, split
-from outrider.protocol.decoding.rules import choose, judge
+from outrider.cloud_server.targets.rows import check_rows, decide_rows, feeds, positions
+from outrider.protocol.decoding.rules import judge
 from outrider.protocol.errors import BackendError
 from outrider.runtime.lm.base import Rows
 from outrider.runtime.lm.llama_cpp import LlamaModel
@@ -73,13 +73,7 @@ class LlamaTarget(Target):
         return target
 
     def forward(self, rows: Sequence[Row]) -> list[Decided]:
-        usable = self.info.usable
-        choices = [
-            choose(z, row.sampling, ids, row.prompt_len, usable)
-            for row, logits in zip(rows, self._logits(rows), strict=True)
-            for z, ids in zip(logits, positions(row), strict=True)
-        ]
-        return split(choices, [row.want for row in rows])
+        return decide_rows(rows, [list(z) for z in self._logits(rows)], self.info.usable)
 
     def score(self, row: Row, candidates: Sequence[int]) -> list[tuple[float, float]]:
         usable = self.info.usable

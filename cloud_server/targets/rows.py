@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from outrider.cloud_server.targets.base import Decided, Row, TargetInfo
-from outrider.protocol.decoding.rules import Choice
+from outrider.protocol.decoding import ratio
+from outrider.protocol.decoding.processors import F32
+from outrider.protocol.decoding.rules import Choice, choose
 from outrider.protocol.errors import BackendError
 
 
@@ -61,14 +63,27 @@ def positions(row: Row) -> Iterator[Sequence[int]]:
         yield row.ids[:end]
 
 
-def split(choices: Sequence[Choice], counts: Sequence[int]) -> list[Decided]:
-    """Hand the choices back to their rows."""
-    result, start = [], 0
-    for count in counts:
-        part = choices[start : start + count]
-        result.append(Decided(tuple(c.id for c in part), tuple(c.margin for c in part)))
-        start += count
-    return result
+def decide_rows(rows: Sequence[Row], logits: Sequence[Sequence[F32]], usable: int) -> list[Decided]:
+    """Decisions for rows in numpy; ``logits[i]`` are those of row i's wanted positions."""
+    return [_decided(row, z, usable) for row, z in zip(rows, logits, strict=True)]
+
+
+def _decided(row: Row, logits: Sequence[F32], usable: int) -> Decided:
+    if row.rows:
+        return decided(
+            ratio.decide(logits, row.sampling, row.ids, row.prompt_len, usable, rows=row.rows)
+        )
+    return decided(
+        [
+            choose(z, row.sampling, ids, row.prompt_len, usable)
+            for z, ids in zip(logits, positions(row), strict=True)
+        ]
+    )
+
+
+def decided(choices: Sequence[Choice]) -> Decided:
+    """The choices of one row."""
+    return Decided(tuple(c.id for c in choices), tuple(c.margin for c in choices))
 
 
 class Feed(NamedTuple):

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outrider.cloud_server.targets.base import Decided, Row, Target, TargetInfo
-from outrider.cloud_server.targets.rows import check_rows, positions, split
-from outrider.protocol.decoding.rules import choose, judge
+from outrider.cloud_server.targets.rows import check_rows, decide_rows, positions
+from outrider.protocol.decoding.rules import judge
 from outrider.protocol.errors import BackendError, SettingError
 
 PASSES_KEPT = 4096
@@ -83,13 +83,8 @@ class ScriptedTarget(Target):
 
     def forward(self, rows: Sequence[Row]) -> list[Decided]:
         self._feed(rows)
-        usable = self.info.usable
-        choices = [
-            choose(self.row(ids), row.sampling, ids, row.prompt_len, usable)
-            for row in rows
-            for ids in positions(row)
-        ]
-        return split(choices, [row.want for row in rows])
+        logits = [[self.row(ids) for ids in positions(row)] for row in rows]
+        return decide_rows(rows, logits, self.info.usable)
 
     def score(self, row: Row, candidates: Sequence[int]) -> list[tuple[float, float]]:
         self._feed([row])

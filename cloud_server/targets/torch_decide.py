@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from outrider.cloud_server.targets.torch_noise import gumbel
+from outrider.cloud_server.targets.torch_noise import Stream, gumbel
 from outrider.protocol.decoding.noise import MAX_GUMBEL
 from outrider.protocol.decoding.processors import (
     Edits,
@@ -24,8 +24,9 @@ from outrider.protocol.decoding.processors import (
     has_penalties,
     penalty_edits,
 )
-from outrider.protocol.decoding.rules import Choice
+from outrider.protocol.decoding.rules import Choice, choice_domain
 from outrider.protocol.decoding.sampling import Sampling
+from outrider.protocol.decoding.sparse import SparseRow
 from outrider.protocol.errors import BackendError
 
 CHUNK = 1 << 22
@@ -37,11 +38,15 @@ NARROW = 512
 
 
 class Position(NamedTuple):
-    """One decision: the settings, the ids before the token to choose, how many are the prompt."""
+    """One decision: the settings, the ids before the token to choose, how many are the prompt.
+
+    ``minus``: under the ratio rule, the row whose draft was refused here.
+    """
 
     sampling: Sampling
     ids: Sequence[int]
     prompt_len: int
+    minus: SparseRow | None = None
 
 
 class Picked(NamedTuple):
@@ -121,17 +126,22 @@ def _greedy_edited(rows: Tensor, positions: Sequence[Position]) -> Picked:
 
 
 def _coupled(rows: Tensor, positions: Sequence[Position]) -> Picked:
+    peaks, candidates = sampled(rows, positions)
+    return _pick(_with_noise(_without(candidates, positions), positions), peaks)
+
+
+def sampled(rows: Tensor, positions: Sequence[Position]) -> tuple[Tensor, Candidates]:
+    """The largest processed logit of each row, and what the processors leave of it."""
     z = _edited(rows, positions)
     peaks = z.amax(1)
     scores = z.div_(_column([p.sampling.temperature for p in positions], z))
-    return _pick(_with_noise(Candidates(_all_tokens(z), scores), positions), peaks)
+    if has_cuts(positions[0].sampling):
+        return peaks, _cut(scores, [p.sampling for p in positions])
+    return peaks, Candidates(_all_tokens(z), scores)
 
 
 def _coupled_cut(rows: Tensor, positions: Sequence[Position]) -> Picked:
-    z = _edited(rows, positions)
-    peaks = z.amax(1)
-    scores = z.div_(_column([p.sampling.temperature for p in positions], z))
-    return _pick(_with_noise(_cut(scores, [p.sampling for p in positions]), positions), peaks)
+    return _coupled(rows, positions)  # a group of its own: the cuts narrow its rows
 
 
 def _pick(candidates: Candidates, peaks: Tensor) -> Picked:
@@ -161,7 +171,7 @@ def _edited(rows: Tensor, positions: Sequence[Position]) -> Tensor:
     usable = z.shape[1]
     bias: list[tuple[int, list[int], list[float]]] = []
     edits: list[tuple[int, Sampling, Edits]] = []
-    for i, (sampling, ids, prompt_len) in enumerate(positions):
+    for i, (sampling, ids, prompt_len, _) in enumerate(positions):
         if sampling.logit_bias:
             tokens, values = bias_arrays(sampling.logit_bias, usable)
             bias.append((i, tokens.tolist(), values.tolist()))
@@ -255,19 +265,64 @@ def _leading(
     return torch.arange(scores.shape[1], device=scores.device), scores
 
 
+# -- the ratio rule ------------------------------------------------------------------------------
+
+
+def log_masses(logits: Tensor, positions: Sequence[Position], tokens: Sequence[int]) -> list[float]:
+    """log p of ``tokens[i]`` at position i, the processors applied; -inf where it was removed.
+
+    Raises:
+        BackendError: a NaN or an infinite logit, or no token left.
+    """
+    found = [0.0] * len(positions)
+    for members in _groups(positions).values():
+        part = [positions[i] for i in members]
+        peaks, (ids, scores) = sampled(logits[members], part)
+        for peak in peaks.tolist():
+            check_best(peak)
+        wanted = torch.tensor([tokens[i] for i in members], device=logits.device)[:, None]
+        here = scores.masked_fill(ids.expand_as(scores) != wanted, -torch.inf).amax(1)
+        for i, value in zip(members, (here - scores.logsumexp(1)).tolist(), strict=True):
+            found[i] = value
+    return found
+
+
+def _without(candidates: Candidates, positions: Sequence[Position]) -> Candidates:
+    """What is left of each distribution once the row of a refused draft is taken off."""
+    tokens, scores = candidates
+    refused = [(i, p.minus) for i, p in enumerate(positions) if p.minus is not None]
+    if not refused:
+        return candidates
+    scores = scores.clone()
+    for i, minus in refused:
+        mine = tokens if tokens.dim() == 1 else tokens[i]
+        total = scores[i].logsumexp(0)
+        taken = torch.zeros_like(scores[i])
+        for token, mass in zip(minus.ids, minus.masses().tolist(), strict=True):
+            taken = taken.masked_fill(mine == token, mass)
+        left = total + (torch.exp(scores[i] - total) - taken).clamp_min(0.0).log()
+        rest = torch.where(taken > 0, left, scores[i])
+        # Nothing left although a draft was refused: p and q are equal up to rounding.
+        scores[i] = torch.where(rest.amax() > -torch.inf, rest, scores[i])
+    return Candidates(tokens, scores)
+
+
 # -- noise ---------------------------------------------------------------------------------------
 
 
 def _with_noise(candidates: Candidates, positions: Sequence[Position]) -> Candidates:
     """Add each row's Gumbel noise: key from its seed and choice, counter from its length."""
     tokens, scores = candidates
-    streams = [(p.sampling.seed, p.sampling.choice, len(p.ids)) for p in positions]
+    streams: list[Stream] = [
+        (p.sampling.seed, p.sampling.choice, len(p.ids), choice_domain(p.sampling))
+        for p in positions
+    ]
     if scores.shape[1] > WIDE:
         tokens, scores = _contenders(candidates, streams)
     return Candidates(tokens, scores + gumbel(streams, tokens))
 
 
-def _contenders(candidates: Candidates, streams: Sequence[tuple[int, int, int]]) -> Candidates:
+def _contenders(candidates: Candidates, streams: Sequence[Stream]) -> Candidates:
     """Only the tokens that noise can still bring to first or second place.
 
     Noise is bounded, so a token too far below two that are known cannot pass them.

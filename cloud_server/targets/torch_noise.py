@@ -12,10 +12,18 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from outrider.protocol.decoding.noise import LOW20, LOW32, MULTIPLIERS, ROUNDS, WEYL, key_words
+from outrider.protocol.decoding.noise import (
+    LOW20,
+    LOW32,
+    MULTIPLIERS,
+    ROUNDS,
+    WEYL,
+    Domain,
+    key_words,
+)
 
-Stream = tuple[int, int, int]
-"""(seed, choice, position) of a row."""
+Stream = tuple[int, int, int] | tuple[int, int, int, Domain]
+"""(seed, choice, position) of a row, and the domain where that is not the coupled rule's."""
 
 
 def philox4x32(counter: Sequence[Tensor], key: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -36,8 +44,8 @@ def noise_bits(streams: Sequence[Stream], tokens: Tensor) -> Tensor:
     ``tokens`` is ``[m]``, 0 to m - 1 for all rows alike, or ``[len(streams), m]`` of any ids.
     """
     words = [
-        [*key_words(seed, choice), position & LOW32, position >> 32]
-        for seed, choice, position in streams
+        [*key_words(seed, choice, *domain), position & LOW32, position >> 32]
+        for seed, choice, position, *domain in streams
     ]
     k0, k1, low, high = torch.tensor(words, dtype=torch.int64, device=tokens.device).T[:, :, None]
     if tokens.dim() == 1:  # every id once: both ids of a counter share its evaluation

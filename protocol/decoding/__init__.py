@@ -4,4 +4,6 @@
 - ``processors``: from a row of logits to the tokens that may be chosen.
 - ``noise``: the random numbers that both ends share; a wire contract.
 - ``rules``: the choice of a target, the proposal of a drafter.
+- ``sparse``: distributions cut to what can be sent; the draw from them.
+- ``ratio``: drafts judged by their distributions.
 """

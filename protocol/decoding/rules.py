@@ -1,9 +1,10 @@
-"""Which token comes next: the greedy and the coupled rule, for targets and for drafters.
+"""Which token comes next: the choice of a target and the proposal of a drafter, without rows.
 
 Greedy takes the highest processed logit. Coupled takes the highest of score plus Gumbel noise,
 where score is the processed logit over the temperature and the noise belongs to (seed, choice,
 position, id): that is a sample of the softmax, the same one for whoever evaluates it. Ties go to
-the lower id.
+the lower id. Under the ratio rule a target's own token (bonus, self-advance, residual) is chosen
+the same way, with the noise of another domain; what else it takes is in ``ratio``.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from outrider.protocol.decoding.processors import (
     survivors,
     top,
 )
-from outrider.protocol.decoding.sampling import Sampling
+from outrider.protocol.decoding.sampling import Rule, Sampling
+from outrider.protocol.decoding.sparse import SparseRow
 from outrider.protocol.errors import BackendError
 
 NOBODY: frozenset[int] = frozenset()
@@ -61,11 +63,41 @@ def scored(
 
 def _noise(sampling: Sampling, ids: Sequence[int], tokens: I64) -> F64:
     """The noise of ``tokens`` as the token after ``ids``."""
-    return gumbel(sampling.seed, sampling.choice, len(ids), tokens, Domain.COUPLED)
+    return gumbel(sampling.seed, sampling.choice, len(ids), tokens, choice_domain(sampling))
+
+
+def choice_domain(sampling: Sampling) -> Domain:
+    """Whose noise a target's own choice takes: never the draft's, and never the acceptance's."""
+    return Domain.RESIDUAL if sampling.rule is Rule.RATIO else Domain.COUPLED
+
+
+def without(tokens: I64, scores: F64, minus: SparseRow) -> F64:
+    """Scores of what is left of a distribution p once a row q is taken off: log max(0, p - q).
+
+    ``tokens`` ascend; the result is on the scale of ``scores``, -inf where nothing is left.
+    """
+    best = float(scores.max())
+    total = best + float(np.log(np.exp(scores - best).sum()))
+    taken = np.array(minus.ids, np.int64)
+    at = np.minimum(np.searchsorted(tokens, taken), tokens.size - 1)
+    here = tokens[at] == taken
+    at, taken_mass = at[here], minus.masses()[here]
+    left = np.exp(scores[at] - total) - taken_mass
+    rest = scores.copy()
+    with np.errstate(divide="ignore"):
+        rest[at] = total + np.log(np.maximum(left, 0.0))
+    # Nothing left although a draft was refused: p and q are equal up to rounding.
+    return rest if rest.max() > -np.inf else scores
 
 
 def choose(
-    row: F32, sampling: Sampling, ids: Sequence[int], prompt_len: int, usable: int
+    row: F32,
+    sampling: Sampling,
+    ids: Sequence[int],
+    prompt_len: int,
+    usable: int,
+    *,
+    minus: SparseRow | None = None,
 ) -> Choice:
     """The target's choice for the token after ``ids``, by the rule of ``sampling``.
 
@@ -73,6 +105,8 @@ def choose(
         row: logits after ``ids``, float32; columns from ``usable`` on are padding.
         ids: the whole sequence so far, prompt included: its length is the position of the noise.
         prompt_len: how many of ``ids`` are the prompt.
+        minus: under the ratio rule, the row whose draft was refused here: the choice is a sample
+            of norm(max(0, p - q)).
 
     Raises:
         BackendError: a NaN or an infinite logit, or nothing survived.
@@ -80,6 +114,8 @@ def choose(
     if sampling.temperature == 0:
         return _best(processed(row, sampling, ids, prompt_len, usable))
     tokens, scores = survivors(row, sampling, ids, prompt_len, usable)
+    if minus is not None:
+        scores = without(tokens, scores, minus)
     if tokens.size > WIDE:
         contenders = _contenders(tokens, scores, sampling, ids)
         tokens, scores = tokens[contenders], scores[contenders]

@@ -33,7 +33,8 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     ``temperature`` 0 means greedy. ``top_k`` 0, ``top_p`` 1, ``min_p`` 0 and penalties at their
     neutral values are off. ``repetition_penalty`` looks at the last ``repetition_window`` ids of
     prompt and output (0: none, -1: all); presence and frequency count the output only.
-    ``seed`` (64 bits) and ``choice`` (the index under n > 1) select the noise of the coupled rule.
+    ``seed`` (64 bits) and ``choice`` (the index under n > 1) select the noise. ``ratio``: above
+    temperature 0 drafts come with their distributions and the ratio rule judges them.
     """
 
     temperature: float = 0.0
@@ -47,6 +48,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int = 0
     choice: int = 0
+    ratio: bool = False
 
     def __post_init__(self) -> None:
         _check("temperature", self.temperature, 0.0, 100.0)
@@ -76,8 +78,10 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     @property
     def rule(self) -> Rule:
-        """The rule in use: greedy at temperature 0, else coupled (ratio comes with its rows)."""
-        return Rule.GREEDY if self.temperature == 0 else Rule.COUPLED
+        """The rule in use: greedy at temperature 0, else coupled, or ratio where asked for."""
+        if self.temperature == 0:
+            return Rule.GREEDY
+        return Rule.RATIO if self.ratio else Rule.COUPLED
 
 
 def _check(name: str, value: float, low: float, high: float, *, low_open: bool = False) -> None:

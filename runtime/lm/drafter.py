@@ -11,17 +11,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from outrider.protocol.decoding.rules import propose
+from outrider.protocol.decoding.rules import Proposal, propose
 from outrider.protocol.decoding.sampling import Sampling
+from outrider.protocol.decoding.sparse import Budget, SparseRow, draw, spread
 from outrider.runtime.lm.base import CausalLM, common_prefix, follow
 
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """What the drafter guessed: tokens and its own probability of each, 0 to 1."""
+    """What the drafter guessed: tokens and its own probability of each, 0 to 1.
+
+    Under the ratio rule also the rows that the tokens were drawn from, a confidence being that of a
+    row as a whole, and the mean mass that these left ``dropped``.
+    """
 
     tokens: tuple[int, ...]
     confidences: tuple[float, ...]
+    rows: tuple[SparseRow, ...] = ()
+    dropped: float = 0.0
 
 
 class Drafter:
@@ -60,12 +67,15 @@ class Drafter:
         *,
         never: frozenset[int] = frozenset(),
         floor: float = 0.0,
+        budget: Budget | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> Guess:
         """Up to ``count`` guesses at what follows ``ids``.
 
         Stops early after an end token, before a token of less than ``floor`` probability, or when
-        ``stop()`` says that the guesses are not wanted any more.
+        ``stop()`` says that the guesses are not wanted any more. With a ``budget`` tokens are drawn
+        for the ratio rule, and the floor is for the likeliest token of a row, since what was drawn
+        must not decide whether it is sent.
 
         Raises:
             BackendError: the backend failed or the context is full.
@@ -73,20 +83,33 @@ class Drafter:
         text = list(ids)
         tokens: list[int] = []
         confidences: list[float] = []
+        rows: list[SparseRow] = []
+        lost = 0.0
         row = follow(self.lm, text, rows=1)[-1]
         while True:
             if self._usable < row.shape[0]:
                 row = np.ascontiguousarray(row[: self._usable])
-            guess = propose(row, sampling, text, prompt_len, self._usable, never=never)
-            if guess.confidence < floor:
-                break
+            if budget is None:
+                guess = propose(row, sampling, text, prompt_len, self._usable, never=never)
+                if guess.confidence < floor:
+                    break
+            else:
+                found = spread(
+                    row, sampling, text, prompt_len, self._usable, budget=budget, never=never
+                )
+                if found.row.peak < floor:
+                    break
+                lost += found.dropped
+                rows.append(found.row)
+                guess = Proposal(draw(found.row, sampling, len(text)), found.row.peak)
             tokens.append(guess.id)
             confidences.append(guess.confidence)
             text.append(guess.id)
             if len(tokens) == count or guess.id in self._eos or stop():
                 break
             row = self.lm.feed([guess.id])[-1]
-        return Guess(tuple(tokens), tuple(confidences))
+        dropped = lost / len(rows) if rows else 0.0
+        return Guess(tuple(tokens), tuple(confidences), tuple(rows), dropped)
 
     def close(self) -> None:
         """Free the model."""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from outrider.protocol import fingerprint, messages
 from outrider.protocol.codec import COLD_TYPES, Codec
-from outrider.protocol.decoding import sampling
+from outrider.protocol.decoding import sampling, sparse
 from outrider.protocol.errors import DecodeError, LocalProtocolError
 from outrider.protocol.messages import (
     Attached,
@@ -50,7 +50,7 @@ def built(value: Any) -> Any:
         return bytes.fromhex(value["hex"])
     if "map" in value:
         return {built(k): built(v) for k, v in value["map"]}
-    modules = (messages, fingerprint, sampling)
+    modules = (messages, fingerprint, sampling, sparse)
     kind = next(getattr(mod, value["type"]) for mod in modules if hasattr(mod, value["type"]))
     return kind(**{name: built(v) for name, v in value.items() if name != "type"})
 
@@ -304,7 +304,12 @@ def test_compressed_body_with_a_tail() -> None:
         (b"", "empty"),
         (b"\x80", "Hello"),
         (bytes([0x80 | len(COLD_TYPES)]), "unknown type"),
-        (b"\x10\x00\x00", "unknown flags"),
+        (b"\x10\x00\x00", "rows belong"),
+        (b"\x18\x00\x01\x01\x00\x01\x00", "rows belong"),
+        (b"\x10\x00\x01\x0d\x01\x00", "levels"),
+        (b"\x10\x00\x01\x04\x01\x01\x00", "needless"),
+        (b"\x10\x00\x01\x00\x02\x01\x01", "in 1 levels"),
+        (b"\x10\x00\x01\x00\x01\x03\xff\xff\xff", "bits left"),
         (b"\x50\x00\x00\x00", "unknown flags"),
         (b"\x08\x00\x00", "without nodes"),
         (b"\x01\x00\x00\x00", "handle 0"),
@@ -380,7 +385,7 @@ def test_handle_of_a_session_costs_nothing_if_it_is_the_first() -> None:
 def test_ids_before_the_hello_are_not_read() -> None:
     with pytest.raises(DecodeError):
         Codec().decode(CODEC.encode(Draft(epoch=1, tokens=(5,))))
-    assert isinstance(Codec().decode(CODEC.encode(built(VECTORS[10]["message"]))), Hello)
+    assert isinstance(Codec().decode(CODEC.encode(built(VECTORS[11]["message"]))), Hello)
 
 
 def test_parts_are_never_compressed() -> None:

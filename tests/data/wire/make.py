@@ -15,6 +15,7 @@ import msgspec
 from outrider.protocol import messages as m
 from outrider.protocol.codec import Codec
 from outrider.protocol.decoding.sampling import Sampling
+from outrider.protocol.decoding.sparse import SparseRow
 from outrider.protocol.fingerprint import Fingerprint
 from outrider.protocol.packing import TIME_UNIT, long_time
 
@@ -44,6 +45,11 @@ MESSAGES: dict[str, m.Message] = {
     "draft, window full": m.Draft(epoch=4, tokens=(1, 2), full=True),
     "draft of another session": m.Draft(handle=300, epoch=255, tokens=(5,)),
     "draft tree": m.Draft(epoch=5, tokens=(7, 8, 9), deltas=(1, 2, 1)),
+    "draft with rows": m.Draft(
+        epoch=7,
+        tokens=(11, 151_935),
+        rows=(SparseRow((11, 1879, 9707), (9, 1, 6)), SparseRow((151_935,), (16,))),
+    ),
     "draft, riding begins": m.Draft(epoch=6, start=m.EpochStart(answer=2, base=5, digest=DIGEST)),
     "draft, closing": m.Draft(epoch=6, more=False),
     "verdict, own guesses and a bonus": m.Verdict(answer=1, at=300, epoch=4, node=3, ids=(42,)),
@@ -117,6 +123,9 @@ MESSAGES: dict[str, m.Message] = {
         ignore_eos=True,
         objective="balanced",
     ),
+    "open, ratio rule": m.Open(
+        **OPEN, ids=(9707, 11, 1879), sampling=Sampling(temperature=1.0, seed=7, ratio=True)
+    ),
     "opened": m.Opened(handle=0, answer=1, n=1, prompt_len=3, start=3, ids=(42,), cached=2),
     "attached": m.Attached(handle=0, answer=1, n=2, start=310, ids=(1, 2, 3)),
     "attached, nothing missed": m.Attached(handle=0, answer=1, n=2, start=310),
@@ -142,6 +151,8 @@ def described(value: Any) -> Any:
     if isinstance(value, msgspec.Struct):
         fields = {name: described(getattr(value, name)) for name in value.__struct_fields__}
         return {"type": type(value).__name__, **fields}
+    if isinstance(value, SparseRow):
+        return {"type": "SparseRow", "ids": list(value.ids), "counts": list(value.counts)}
     if isinstance(value, bytes):
         return {"hex": value.hex()}
     if isinstance(value, dict):

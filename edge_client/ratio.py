@@ -1,0 +1,190 @@
+"""The ratio rule's decisions at the edge: which rule, how much of a row is sent, how far ahead.
+
+All of it looks at rows, rates and past verdicts, never at a token that is not judged yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outrider.edge_client.policy import Observed, Plan, Policy, Steady
+from outrider.protocol.decoding.sampling import Rule
+from outrider.protocol.decoding.sparse import Budget, Threshold
+from outrider.protocol.link import LinkEstimator
+from outrider.protocol.row_code import row_bits
+from outrider.runtime.lm.drafter import Guess
+
+LEVELS_OF_BUDGETS = ((4, 32, 0.10), (8, 64, 0.04), (24, 256, 0.01))
+"""Rows to choose from, cheapest first: ids at most, levels, mass to leave out on average."""
+
+USUAL = 1
+"""The one for a link of which nothing is known."""
+
+SHARE = 0.1
+"""Of the time of a pass that sending one row may take."""
+
+VOCABULARY = 150_000
+"""For sizes of rows; a factor of two is one bit an id."""
+
+LONGEST = 16
+GAIN = 0.08
+"""Share of the guesses refused under the coupled rule that the ratio rule would have accepted:
+measured on the real pair, SPIKE section 10 (.900 to .910, .630 to .655, .614 to .645)."""
+
+RETRY, TRIAL = 64, 12
+"""Tokens after which an edge that stopped tries again, and for how many."""
+
+PRIOR, PRIOR_WEIGHT = 0.7, 8.0
+
+
+@dataclass(slots=True)
+class _Session:
+    """``row`` is the usual size of a row in bytes, as sent."""
+
+    level: int
+    threshold: Threshold
+    row: float
+    stopped_at: int | None = None
+
+
+class Rows:
+    """Owns what is known of the rows of each session."""
+
+    def __init__(self) -> None:
+        self.reason = "nothing measured yet"
+        self._sessions: dict[int, _Session] = {}
+
+    def budget(self, session: int, link: LinkEstimator) -> Budget:
+        """How much of a row to send now: the richest whose sending takes a small share of a pass.
+
+        Where goodput is unknown, the usual one. The floor follows the drafter's uncertainty.
+        """
+        level = USUAL
+        goodput = link.goodput_up
+        if goodput is not None:
+            seconds = SHARE * (link.target or 0.03)
+            fits = [
+                i for i, (keep, levels, _) in enumerate(LEVELS_OF_BUDGETS)
+                if _bytes(keep, levels) / goodput <= seconds
+            ]  # fmt: skip
+            level = max(fits, default=0)
+        known = self._of(session)
+        keep, levels, target = LEVELS_OF_BUDGETS[level]
+        if known.level != level:
+            known.level, known.threshold.target = level, target
+        return Budget(keep, levels, known.threshold.floor)
+
+    def observe(self, session: int, guess: Guess) -> None:
+        """Rows were made."""
+        known = self._of(session)
+        known.threshold.observe(guess.dropped)
+        sizes = [_bytes(len(row.ids), row.levels) for row in guess.rows]
+        known.row += 0.125 * (sum(sizes) / len(sizes) - known.row)
+
+    def plan(self, seen: Observed, policy: Policy) -> Plan | None:
+        """How far to ride under the ratio rule; None: as the policy says, which never changes.
+
+        The cloud cannot go on by itself while the edge rides, so riding has to pay: lockstep, or a
+        pipeline in which a refusal costs a whole trip, or not at all.
+        """
+        if isinstance(policy, Steady):
+            self.reason = policy.reason
+            return None
+        known = self._of(seen.session)
+        if seen.emitted == 0:
+            known.stopped_at = None
+        costs = _Costs.of(seen, known.row)
+        plan, rate = costs.best(seen.objective)
+        if rate > costs.alone():
+            known.stopped_at = None
+            self.reason = f"ratio rule, {plan.frame} a frame, {plan.window} ahead"
+            return plan
+        self.reason = (
+            f"under the ratio rule guesses would not pay: {rate:.0f} tokens a second, "
+            f"{costs.alone():.0f} without"
+        )
+        if known.stopped_at is None:
+            known.stopped_at = seen.emitted
+        if (seen.emitted - known.stopped_at) % (RETRY + TRIAL) >= RETRY:
+            return Plan(4, 4)
+        return Plan(0, 0)
+
+    def _of(self, session: int) -> _Session:
+        keep, levels, target = LEVELS_OF_BUDGETS[USUAL]
+        return self._sessions.setdefault(
+            session, _Session(USUAL, Threshold(target), _bytes(keep, levels))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    """Seconds a draft step, a pass, a round trip, and a row on the uplink; acceptance."""
+
+    alpha: float
+    step: float
+    target: float
+    rtt: float
+    row: float
+
+    @classmethod
+    def of(cls, seen: Observed, row_bytes: float) -> _Costs:
+        link = seen.link
+        right = (seen.acceptance or 0.0) * seen.judged + PRIOR * PRIOR_WEIGHT
+        alpha = min(0.98, max(0.02, right / (seen.judged + PRIOR_WEIGHT)))
+        target = (link.target if link.target is not None else 0.03) + (link.queue or 0.0)
+        row = row_bytes / link.goodput_up if link.goodput_up else 0.0
+        return cls(alpha, seen.draft_step or 0.0, max(1e-4, target), link.srtt or 0.0, row)
+
+    def alone(self) -> float:
+        """Tokens a second of the cloud by itself."""
+        return 1 / self.target
+
+    def lockstep(self, length: int) -> float:
+        """Tokens a second with frames of ``length``; the last guess's row is what delays a frame,
+        the others leave while the next is drafted."""
+        tokens = (1 - self.alpha ** (length + 1)) / (1 - self.alpha)
+        each = max(self.step, self.row)
+        return float(tokens / (length * each + self.row + self.rtt + self.target))
+
+    def pipeline(self) -> float:
+        """Tokens a second where guesses never stop: a run of right ones comes at the drafter's
+        pace or the link's, and each refusal costs a trip and a pass."""
+        run = 1 / (1 - self.alpha)
+        return run / (run * max(self.step, self.row) + self.rtt + self.target)
+
+    def best(self, objective: str) -> tuple[Plan, float]:
+        """The best plan and its tokens a second."""
+        rates = {g: self.lockstep(g) for g in range(1, LONGEST + 1)}
+        top = max(rates, key=lambda g: rates[g])
+        if objective != "cost" and self.pipeline() > rates[top]:
+            trip = self.rtt + 2 * self.target
+            window = max(4, min(2 * LONGEST, 2 + int(trip / max(1e-4, self.step))))
+            return Plan(2, window), self.pipeline()
+        return Plan(top, top), rates[top]
+
+
+def choose_rule(asked: str, link: LinkEstimator, acceptance: float | None, *, seeded: bool) -> Rule:
+    """The rule of an answer: ``asked`` is auto, coupled or ratio.
+
+    ``auto`` takes the ratio rule where it is predicted to be faster: the uplink's goodput and the
+    ``acceptance`` under the coupled rule have been measured, and what more acceptance gives
+    outweighs the rows and a cloud that cannot go on by itself. A request with a seed of its own
+    (``seeded``) stays coupled: under the ratio rule the seed would not repeat the text.
+    """
+    if asked != "auto":
+        return Rule(asked)
+    if seeded or acceptance is None or link.goodput_up is None or link.target is None:
+        return Rule.COUPLED
+    keep, levels, _ = LEVELS_OF_BUDGETS[USUAL]
+    row = _bytes(keep, levels) / link.goodput_up
+    better = acceptance + GAIN * (1 - acceptance)
+    step, rtt = 0.0, link.srtt or 0.0
+    coupled = _Costs(acceptance, step, link.target, rtt, 0.0)
+    ratio = _Costs(better, step, link.target, rtt, row)
+    both = max(coupled.best("latency")[1], coupled.alone()), ratio.best("latency")[1]
+    return Rule.RATIO if both[1] > both[0] else Rule.COUPLED
+
+
+def _bytes(keep: int, levels: int) -> float:
+    """Bytes of a row on the wire, a share of its frame's header included."""
+    return row_bits(keep, levels, VOCABULARY) / 8 + 1.5
