@@ -46,7 +46,7 @@ class Tables:
         self.draft = (rng.standard_normal((V, V)) * 1.5).astype(np.float32)
 
 
-def accept_chance(tables, sampling, text, row, token, patch):
+def accept_chance(tables, sampling, text, row, *, token, patch):
     """The share of uniform numbers for which our test accepts: up to the u where the odds are 0."""
     log_p = log_mass(tables.target[text[-1]], sampling, text, 2, V, token=token)
     patch.setattr(ratio, "uniform", lambda *_: 1.0)
@@ -105,7 +105,7 @@ def law(tables, sampling, budget, *, length, draft_length, patch):
 
     def judged(text, chain, rows, chance):
         for token, row in zip(chain, rows, strict=True):
-            yes = accept_chance(tables, sampling, text, row, token, patch)
+            yes = accept_chance(tables, sampling, text, row, token=token, patch=patch)
             if yes < 1:
                 for own, p in own_law(tables, sampling, text, row).items():
                     settle((*text, own), chance * (1 - yes) * p)
