@@ -119,6 +119,7 @@ class Turn:
             prompt_ids=tuple(session.ids[: session.prompt_len]),
             reason=reason,
             seed=sampling.seed if sampling and sampling.temperature else None,
+            rule=sampling.rule.value if sampling else "greedy",
             frames=session.frames_sent,
             drafted=session.nodes_sent,
             accepted=session.nodes_accepted,

@@ -61,6 +61,7 @@ class EdgeOptions:
     draft_model: Path | None = None
     drafter_backend: str = "auto"
     draft_p_min: float = 0.0
+    rule: str = "coupled"
     ctx_size: int = 0
     threads: int = 1
     reconnect: float = 30.0
@@ -107,6 +108,8 @@ def load_edge(options: EdgeOptions) -> Edge:
     _check_cloud(options)  # so does this
     if options.offline and options.draft_max == 0:
         raise SettingError("--offline local needs a drafter: leave --draft off out")
+    if options.offline and options.rule != "coupled":
+        raise SettingError(f"--offline local and --rule {options.rule} contradict each other")
     if options.draft_max != 0:
         # And this, also where the model needs more memory than there is.
         check_memory(options.pack, options.ctx_size, backend=options.drafter_backend)
@@ -193,6 +196,7 @@ async def connected(
             persistence=Persistence(give_up=options.reconnect),
             log=log,
             offline=options.offline,
+            rule=options.rule,
             accept=lambda welcome: _check_model(welcome.model, model),
         )
         try:
@@ -320,6 +324,7 @@ def _broken_off(
         prompt_ids=tuple(session.ids[: session.prompt_len]),
         reason="error",
         seed=sampling.seed if sampling and sampling.temperature else None,
+        rule=sampling.rule.value if sampling else "greedy",
         frames=session.frames_sent,
         drafted=session.nodes_sent,
         accepted=session.nodes_accepted,

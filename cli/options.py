@@ -75,6 +75,14 @@ class Offline(StrEnum):
     LOCAL = "local"
 
 
+class RuleName(StrEnum):
+    """How sampled guesses are judged."""
+
+    AUTO = "auto"
+    COUPLED = "coupled"
+    RATIO = "ratio"
+
+
 class Draft(StrEnum):
     """Whether to draft at all."""
 
@@ -239,6 +247,15 @@ DecisionLogOption = Annotated[
         metavar="FILE",
         rich_help_panel=DRAFTING,
         help="Append a JSON line for every change of plan: measured, chosen, why, what came of it.",
+    ),
+]
+RuleOption = Annotated[
+    RuleName,
+    typer.Option(
+        "--rule",
+        rich_help_panel=DRAFTING,
+        help="With --temp: coupled (a seed repeats the text), ratio (the drafter's probabilities "
+        "are sent along: more guesses pass, more bytes), or what is expected to be faster.",
     ),
 ]
 DraftPMin = Annotated[

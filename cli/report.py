@@ -20,6 +20,7 @@ def figures(answer: Answer) -> dict[str, Any]:
         "prompt_tokens": len(answer.prompt_ids),
         "finish_reason": answer.reason,
         "seed": answer.seed,
+        "rule": answer.rule,
         "acceptance_rate": answer.acceptance_rate,
         "mean_acceptance_length": answer.mean_acceptance_length,
         "tokens_per_second": answer.tokens_per_second,

@@ -46,6 +46,7 @@ def run(
     policy: o.PolicyOption = o.PolicyName.ADAPTIVE,
     draft_max: o.DraftMax = None,
     draft_p_min: o.DraftPMin = o.DEFAULT_DRAFT_P_MIN,
+    rule: o.RuleOption = o.RuleName.COUPLED,
     decision_log: o.DecisionLogOption = None,
     objective: o.ObjectiveOption = None,
     ctx_size: o.DraftCtx = 0,
@@ -131,6 +132,7 @@ def run(
             decision_log=decision_log,
             draft_max=0 if draft is o.Draft.OFF else draft_max,
             draft_p_min=draft_p_min,
+            rule="coupled" if rule is o.RuleName.AUTO and seed is not None else rule.value,
             ctx_size=ctx_size,
             threads=threads,
             reconnect=reconnect,
@@ -176,7 +178,7 @@ def _finish(edge: Any, request: Any, model: str | None, *, as_json: bool) -> Non
 
     policy = make_policy(edge.options)
 
-    async def work(screen: Any) -> tuple[Any, OutriderError | None, str | None]:
+    async def work(screen: Any) -> tuple[Any, OutriderError | None, str | None, Any]:
         async with connected(edge, model=model, policy=policy) as client:
             if logs.verbose():
                 welcome = client.machine.welcome
@@ -186,10 +188,11 @@ def _finish(edge: Any, request: Any, model: str | None, *, as_json: bool) -> Non
                 client, request, screen.piece, screen.unverified, edge.options.reconnect
             )
             welcome = client.machine.welcome
-            return result, error, welcome.model if welcome else None
+            served = welcome.model if welcome else None
+            return result, error, served, client.machine.traffic.figures()
 
     with offline_screen(as_json=as_json, offline=edge.options.offline) as screen:
-        result, error, target = asyncio.run(work(screen))
+        result, error, target, traffic = asyncio.run(work(screen))
         screen.end(result)
     mode, reason = edge.mode, policy.reason if edge.drafter is not None else None
     if edge.drafter is not None and not result.drafted:
@@ -198,7 +201,7 @@ def _finish(edge: Any, request: Any, model: str | None, *, as_json: bool) -> Non
     if as_json:
         said = None if error is None else str(error)
         extra = {"drafter": edge.drafter_name, "target": target, "mode": mode, "reason": reason}
-        extra["error"] = said
+        extra |= {"error": said, "bytes": traffic}
         if edge.options.offline:
             extra |= report.unverified(result)
         report.print_json(report.figures(result) | extra)

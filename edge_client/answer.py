@@ -37,7 +37,8 @@ class Answer:
 
     ``ids`` are the emitted tokens after ``prompt_ids``. ``bytes_up`` and ``bytes_down`` are those
     of draft frames and verdicts, WebSocket framing included.
-    ``passes`` of the target were spent (None: not told). ``seed`` repeats a sampled answer.
+    ``passes`` of the target were spent (None: not told). ``seed`` repeats a sampled answer, unless
+    the ``rule`` that judged the guesses was ratio.
     ``reconnects`` counts links made again meanwhile. Of ``offline_tokens`` that the drafter wrote
     without one, ``corrected`` were wrong, and the last ``unverified_tokens`` are not part of the
     answer: their text is ``unverified``.
@@ -48,6 +49,7 @@ class Answer:
     prompt_ids: tuple[int, ...]
     reason: str
     seed: int | None
+    rule: str
     frames: int
     drafted: int
     accepted: int

@@ -17,6 +17,7 @@ from outrider.edge_client.decisions import DecisionLog
 from outrider.edge_client.engine import DraftWork, EdgeEngine, EdgeStats, Idle, Prefill
 from outrider.edge_client.offline import Offline, Wrote
 from outrider.edge_client.policy import Policy
+from outrider.edge_client.ratio import ruled
 from outrider.edge_client.shown import Happening, Shown
 from outrider.protocol.edge import EdgeMachine
 from outrider.protocol.edge_session import EdgeSession, Request
@@ -59,8 +60,9 @@ class EdgeClient:
     """A connected edge: ``async with EdgeClient(...) as edge``, then ``edge.stream(...)``.
 
     Without a drafter every answer is plain cloud streaming. ``offline``: while there is no link the
-    drafter goes on alone, and streams yield :class:`Unverified`. ``accept(welcome)`` may raise an
-    error for a cloud that is not the right one.
+    drafter goes on alone, and streams yield :class:`Unverified`. ``rule`` is for sampled answers:
+    coupled, ratio or auto (``choose_rule`` in ``ratio``). ``accept(welcome)`` may raise an error for
+    a cloud that is not the right one.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class EdgeClient:
         persistence: Persistence | None = None,
         log: DecisionLog | None = None,
         offline: bool = False,
+        rule: str = "coupled",
         accept: Callable[[Welcome], None] = lambda _: None,
     ) -> None:
         self.tokenizer = tokenizer
@@ -93,6 +96,7 @@ class EdgeClient:
         self._drafter = drafter
         self._engine = EdgeEngine(self.machine, drafter, policy, log) if drafter else None
         self._accept = accept
+        self._rule = rule
         self._offline: Offline | None = None
         if offline:
             if self._engine is None:
@@ -189,6 +193,8 @@ class EdgeClient:
             SessionError: the cloud refused the answer. LinkError: the connection was lost; what was
             yielded before is verified.
         """
+        if self._engine is not None:
+            request = ruled(request, self._rule, self.machine.link, self._engine.usual)
         queue: asyncio.Queue[Happening] = asyncio.Queue()
         self._streams[session.handle] = queue
         if ahead:

@@ -96,8 +96,8 @@ class Source(Protocol):
 class EdgeEngine:
     """Decides what the drafter does next. The machine owns the sessions, the policy the lengths.
 
-    ``failed`` holds the error that stopped the drafter, if one did: answers go on as plain cloud
-    streaming and say so. The drafter is only asked between works, when no thread is using it.
+    ``usual`` is the acceptance known from earlier answers. ``failed`` holds the error that stopped
+    the drafter, if one did: answers go on as plain cloud streaming and say so. The drafter is only asked between works, when no thread is using it.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class EdgeEngine:
         self._turn = 0
         self._step: float | None = None
         self._prefill_rate: float | None = None
-        self._usual: float | None = None
+        self.usual: float | None = None
         self._done_with: dict[int, tuple[int, int, int]] = {}
         self._unsure: set[int] = set()
 
@@ -176,9 +176,9 @@ class EdgeEngine:
         request = session.request
         right, judged = session.right, session.judged
         if judged >= KNOWN_WELL:
-            self._usual = right / judged
-        elif self._usual is not None:
-            right, judged = right + USUAL_WEIGHT * self._usual, judged + USUAL_WEIGHT
+            self.usual = right / judged
+        elif self.usual is not None:
+            right, judged = right + USUAL_WEIGHT * self.usual, judged + USUAL_WEIGHT
         observed = Observed(
             session=session.handle,
             answer=session.answer,

@@ -5,11 +5,14 @@ All of it looks at rows, rates and past verdicts, never at a token that is not j
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import msgspec
 
 from outrider.edge_client.policy import Observed, Plan, Policy, Steady
 from outrider.protocol.decoding.sampling import Rule
 from outrider.protocol.decoding.sparse import Budget, Threshold
+from outrider.protocol.edge_session import Request
 from outrider.protocol.link import LinkEstimator
 from outrider.protocol.row_code import row_bits
 from outrider.runtime.lm.drafter import Guess
@@ -163,17 +166,24 @@ class _Costs:
         return Plan(top, top), rates[top]
 
 
-def choose_rule(asked: str, link: LinkEstimator, acceptance: float | None, *, seeded: bool) -> Rule:
-    """The rule of an answer: ``asked`` is auto, coupled or ratio.
+def ruled(request: Request, asked: str, link: LinkEstimator, acceptance: float | None) -> Request:
+    """The request with the rule that is asked for: coupled, ratio or auto."""
+    sampling = request.sampling
+    if not sampling.temperature or choose_rule(asked, link, acceptance) is not Rule.RATIO:
+        return request
+    return replace(request, sampling=msgspec.structs.replace(sampling, ratio=True))
+
+
+def choose_rule(asked: str, link: LinkEstimator, acceptance: float | None) -> Rule:
+    """The rule of a sampled answer: ``asked`` is auto, coupled or ratio.
 
     ``auto`` takes the ratio rule where it is predicted to be faster: the uplink's goodput and the
     ``acceptance`` under the coupled rule have been measured, and what more acceptance gives
-    outweighs the rows and a cloud that cannot go on by itself. A request with a seed of its own
-    (``seeded``) stays coupled: under the ratio rule the seed would not repeat the text.
+    outweighs the rows and a cloud that cannot go on by itself.
     """
     if asked != "auto":
         return Rule(asked)
-    if seeded or acceptance is None or link.goodput_up is None or link.target is None:
+    if acceptance is None or link.goodput_up is None or link.target is None:
         return Rule.COUPLED
     keep, levels, _ = LEVELS_OF_BUDGETS[USUAL]
     row = _bytes(keep, levels) / link.goodput_up

@@ -384,9 +384,8 @@ class EdgeSession:
         matched = next((i for i, t in enumerate(tokens) if ahead[i : i + 1] != [t]), len(tokens))
         self.nodes_accepted += accepted
         judged = matched + (not alive and len(ahead) > matched)
-        keep = FORGETTING**judged
-        self.right = keep * self.right + matched
-        self.judged = keep * self.judged + judged
+        self.right = FORGETTING**judged * self.right + matched
+        self.judged = FORGETTING**judged * self.judged + judged
         self._since_restore += len(tokens)
         if self._since_restore >= RESTORE_PAYS:
             self.restores_left = MAX_RESTORES

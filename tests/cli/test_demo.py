@@ -32,7 +32,8 @@ KEYS = {
 
 def answer(ids: tuple[int, ...], prompt: tuple[int, ...] = (1,), **more) -> Answer:
     figures = {
-        "text": "", "reason": "length", "seed": None, "frames": 2, "drafted": 8, "accepted": 6,
+        "text": "", "reason": "length", "seed": None, "rule": "greedy", "frames": 2, "drafted": 8,
+        "accepted": 6,
         "bytes_up": 40, "bytes_down": 30, "passes": 4, "first_token": 0.1, "seconds": 2.0,
         "rtt": 0.001, "degraded": None,
     }  # fmt: skip
