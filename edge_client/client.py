@@ -61,8 +61,8 @@ class EdgeClient:
 
     Without a drafter every answer is plain cloud streaming. ``offline``: while there is no link the
     drafter goes on alone, and streams yield :class:`Unverified`. ``rule`` is for sampled answers:
-    coupled, ratio or auto (``choose_rule`` in ``ratio``). ``accept(welcome)`` may raise an error for
-    a cloud that is not the right one.
+    coupled, ratio or auto (``choose_rule`` in ``ratio``). ``accept(welcome)`` may raise an error
+    for a cloud that is not the right one.
     """
 
     def __init__(

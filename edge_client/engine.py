@@ -97,7 +97,8 @@ class EdgeEngine:
     """Decides what the drafter does next. The machine owns the sessions, the policy the lengths.
 
     ``usual`` is the acceptance known from earlier answers. ``failed`` holds the error that stopped
-    the drafter, if one did: answers go on as plain cloud streaming and say so. The drafter is only asked between works, when no thread is using it.
+    the drafter, if one did: answers go on as plain cloud streaming and say so. The drafter
+    is only asked between works, when no thread is using it.
     """
 
     def __init__(
