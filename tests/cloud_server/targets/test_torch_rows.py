@@ -43,7 +43,7 @@ def passes(rng, width, ties):
         text = [*ids, *chain]
         own = sampling.rule.value == "ratio"
         kept = tuple(sent[: count - (i % 3 == 0)]) if own else ()
-        rows.append(Row(i, 0, text, count + 1, sampling, 3, kept))
+        rows.append(Row(i, 0, text, count + 1, sampling, 3, rows=kept))
         logits.append(z)
     return rows, logits
 
