@@ -200,8 +200,12 @@ class Verifier:
         """Let answers under way end; new ones are refused meanwhile."""
         self.table.closing = True
         deadline = _now() + self.settings.drain_seconds
-        while _now() < deadline and any(s.active for s in self.table.sessions.values()):
+        while _now() < deadline and self._under_way():
             await asyncio.sleep(0.02)
+
+    def _under_way(self) -> bool:
+        """Answers that were begun, those that wait for their turn included."""
+        return any(s.running and s.link is not None for s in self.table.sessions.values())
 
     @property
     def failed(self) -> BaseException | None:
