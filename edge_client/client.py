@@ -103,8 +103,8 @@ class EdgeClient:
                 raise SettingError("without a drafter nobody can write while the link is down")
             self._offline = Offline(self.machine, self._engine, tokenizer, self._wrote)
         self._serving: asyncio.Task[None] | None = None
-        self._streams: dict[int, asyncio.Queue[Happening]] = {}
-        self._show_ahead: set[int] = set()
+        self._streams: dict[EdgeSession, asyncio.Queue[Happening]] = {}
+        self._show_ahead: set[EdgeSession] = set()
         self._ready: asyncio.Future[Welcome] | None = None
         self._thread = OwnerThread("drafter")
         self._work: Prefill | DraftWork | None = None
@@ -196,9 +196,9 @@ class EdgeClient:
         if self._engine is not None:
             request = ruled(request, self._rule, self.machine.link, self._engine.usual)
         queue: asyncio.Queue[Happening] = asyncio.Queue()
-        self._streams[session.handle] = queue
+        self._streams[session] = queue
         if ahead:
-            self._show_ahead.add(session.handle)
+            self._show_ahead.add(session)
         self.courier.needed.set()
         shown = self._shown(session, request)
         self.machine.open(session, request)
@@ -208,8 +208,9 @@ class EdgeClient:
                 for item in shown.take(await self._heard_from(queue)):
                     yield item
         finally:
-            del self._streams[session.handle]
-            self._show_ahead.discard(session.handle)
+            if self._streams.get(session) is queue:  # a stream left early is closed late
+                del self._streams[session]
+                self._show_ahead.discard(session)
             if self._offline is not None:
                 self._offline.forget(session)
             if not self._streams:
@@ -265,13 +266,13 @@ class EdgeClient:
 
     def _guessed(self, session: EdgeSession) -> None:
         """Tell a stream that asked for it what is ahead of its text now."""
-        queue = self._streams.get(session.handle)
-        if queue is not None and session.handle in self._show_ahead:
+        queue = self._streams.get(session)
+        if queue is not None and session in self._show_ahead:
             queue.put_nowait(Ahead(self.tokenizer.decode(session.window.ahead)))
 
     def _wrote(self, session: EdgeSession, wrote: Wrote) -> None:
         """The drafter went on alone."""
-        if queue := self._streams.get(session.handle):
+        if queue := self._streams.get(session):
             queue.put_nowait(wrote)
 
     def _run(self, work: Prefill | DraftWork) -> Guess | BackendError | None:
@@ -317,7 +318,7 @@ class EdgeClient:
 
     def _pass_on(self, event: Committed | AnswerEnded | AnswerRefused) -> None:
         """To the stream of its answer; what is left of an answer before it concerns nobody."""
-        queue = self._streams.get(event.session.handle)
+        queue = self._streams.get(event.session)
         if queue is not None and event.answer == event.session.answer:
             queue.put_nowait(event)
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import sys
 from collections import Counter
+from contextlib import aclosing
 from pathlib import Path
 
 from outrider.edge_client.answer import Answer, Piece
@@ -88,14 +90,15 @@ class Client:
         leave = self.dice.randint(1, most) if self.dice.random() < 0.3 else None
         got: list[int] = []
         request = Request(ids=ids, max_tokens=most, ignore_eos=True)
-        async for event in client.stream(session, request):
-            if isinstance(event, Piece):
-                got += event.tokens
-                if leave is not None and len(got) >= leave:
-                    self.counts["cancelled"] += 1
-                    break
-            elif isinstance(event, Answer):
-                self.counts["answers"] += 1
+        async with aclosing(client.stream(session, request)) as events:
+            async for event in events:
+                if isinstance(event, Piece):
+                    got += event.tokens
+                    if leave is not None and len(got) >= leave:
+                        self.counts["cancelled"] += 1
+                        break
+                elif isinstance(event, Answer):
+                    self.counts["answers"] += 1
         self.counts["tokens"] += len(got)
         known = self.known.get(prompt, ())
         short, long = sorted([tuple(got), known], key=len)
@@ -107,6 +110,7 @@ class Client:
 def main() -> None:
     url, models, sessions, seconds, seed, draft = sys.argv[1:]
     client = Client(url, Path(models), int(seed), draft == "1")
+    os.nice(10)  # in life these have machines of their own
     print("ready", flush=True)
     asyncio.run(client.run(int(sessions), float(seconds)))
     found = {

@@ -74,8 +74,6 @@ class Crowd:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=os.environ | {"OMP_NUM_THREADS": "1"},
-                # In life these have machines of their own.
-                preexec_fn=lambda: os.nice(10),
             )
         )
 
