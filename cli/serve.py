@@ -72,6 +72,17 @@ def serve(
             "balanced_low_0 or sequential (default: all on --device).",
         ),
     ] = None,
+    tensor_parallel: Annotated[
+        int,
+        typer.Option(
+            "--tensor-parallel",
+            min=1,
+            max=64,
+            metavar="N",
+            rich_help_panel=o.MODEL,
+            help="transformers: share each layer between N GPUs, or N processes on a CPU.",
+        ),
+    ] = 1,
     verify_width: Annotated[
         int,
         typer.Option(
@@ -327,7 +338,7 @@ def serve(
         target, tokenizer, backend = load(
             model, target_backend.value, dtype=dtype, device=device, n_ctx=ctx_size or None,
             slots=max_sessions, threads=threads, announce=True, verify_width=verify_width,
-            device_map=device_map,
+            device_map=device_map, tensor_parallel=tensor_parallel,
         )  # fmt: skip
         own = None
         if draft_model is not None and draft_max:

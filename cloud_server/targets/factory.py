@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 from outrider.cloud_server.targets.base import Target
 from outrider.protocol.errors import BackendError, SettingError
@@ -23,6 +24,7 @@ def load_target(
     threads: int | None = None,
     verify_width: int = 0,
     device_map: str | None = None,
+    tensor_parallel: int = 1,
 ) -> Target:
     """Load a GGUF file with llama.cpp, a model folder or hub id with transformers.
 
@@ -37,6 +39,7 @@ def load_target(
         threads: CPU threads; None is one for llama.cpp, torch's own choice for transformers.
         verify_width: judge drafts in passes of exactly that many positions a row; 0 is off.
         device_map: transformers only: spread the layers over several devices: auto, for one.
+        tensor_parallel: transformers only: share each layer between so many processes.
 
     Raises:
         SettingError: options that contradict each other or the model.
@@ -49,6 +52,7 @@ def load_target(
         ("threads", threads, 1),
         ("n_ctx", n_ctx, 2),
         ("verify_width", verify_width, 0),
+        ("tensor_parallel", tensor_parallel, 1),
     ):
         if value is not None and value < least:
             raise SettingError(f"{name} is {value}; it must be at least {least}")
@@ -68,21 +72,29 @@ def load_target(
                 raise SettingError(
                     f"{what} {given} is for the transformers backend; a GGUF target runs on cpu"
                 )
+        if tensor_parallel > 1:
+            raise SettingError("tensor parallelism is for the transformers backend")
         return _load_llama(
             model, dtype, n_ctx=n_ctx, slots=slots, threads=threads, verify_width=verify_width
         )
     from outrider.cloud_server.targets.transformers import TransformersTarget
 
-    return TransformersTarget.load(
-        model,
-        dtype=dtype or "float32",
-        device=device or "cpu",
-        n_ctx=n_ctx,
-        slots=slots,
-        threads=threads,
-        verify_width=verify_width,
-        device_map=device_map,
-    )
+    settings: dict[str, Any] = {
+        "dtype": dtype or "float32",
+        "device": device or "cpu",
+        "n_ctx": n_ctx,
+        "slots": slots,
+        "threads": threads,
+        "verify_width": verify_width,
+        "device_map": device_map,
+    }
+    if tensor_parallel > 1:
+        from outrider.cloud_server.targets import hf_load
+        from outrider.cloud_server.targets.tensor_parallel import TensorParallelTarget
+
+        hf_load.require()
+        return TensorParallelTarget.load(model, tensor_parallel, **settings)
+    return TransformersTarget.load(model, **settings)
 
 
 def _load_llama(

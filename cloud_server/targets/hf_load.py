@@ -117,11 +117,12 @@ def open_model(
     n_ctx: int | None,
     *,
     device_map: str | None = None,
+    ranks: int = 1,
 ) -> Opened:
     """Load a directory (never touching the network) or a hub id.
 
     ``device_map``: spread the layers over several devices, as transformers has it, instead of
-    putting all on ``device``.
+    putting all on ``device``. ``ranks``: share each layer with as many processes of this group.
 
     Raises:
         BackendError: in one line, what is wrong with which files and what to do.
@@ -136,8 +137,17 @@ def open_model(
     if kind is not None:
         quantized.check(model, kind)
     where = _device_map(device_map, device, kind)
-    loaded = _weights(model, local, config, dtype, where).eval()
-    if where is None:
+    spread: dict[str, Any] = {"device_map": where}
+    if ranks > 1:
+        if device_map or kind:
+            raise BackendError(
+                f"{model}: tensor parallelism does not go with a device map or quantized weights"
+            )
+        from transformers.distributed import DistributedConfig
+
+        spread = {"distributed_config": DistributedConfig(tp_size=ranks)}
+    loaded = _weights(model, local, config, dtype, spread).eval()
+    if where is None and ranks == 1:
         loaded = loaded.to(device)
     tokenizer = _tokenizer(model, local)
     vocabulary = None if tokenizer is None else 1 + max(tokenizer.get_vocab().values(), default=-1)
@@ -180,6 +190,19 @@ def _device_map(asked: str | None, device: torch.device, kind: str | None) -> An
     if asked not in DEVICE_MAPS:
         raise BackendError(f"unknown device map {asked!r}; choose one of {', '.join(DEVICE_MAPS)}")
     return asked
+
+
+def check_ranks(model: str, ranks: int) -> None:
+    """Refuse, from the config alone, a model whose layers so many processes cannot share.
+
+    Raises:
+        BackendError: names what does not divide, or there is no such model.
+    """
+    text = _config(model, _locate(model)).get_text_config(decoder=True)
+    for what in ("num_attention_heads", "num_key_value_heads"):
+        heads = getattr(text, what, None)
+        if heads is not None and heads % ranks:
+            raise BackendError(f"{model}: its {what} are {heads}, which {ranks} ranks cannot share")
 
 
 def _locate(model: str) -> bool:
@@ -243,7 +266,7 @@ def _config(model: str, local: bool) -> Any:
 
 
 def _weights(
-    model: str, local: bool, config: Any, dtype: torch.dtype, device_map: Any = None
+    model: str, local: bool, config: Any, dtype: torch.dtype, spread: dict[str, Any]
 ) -> Any:
     from safetensors import SafetensorError
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM
@@ -261,7 +284,7 @@ def _weights(
                 source,
                 config=config,
                 dtype=dtype,
-                device_map=device_map,
+                **spread,
                 local_files_only=local,
                 output_loading_info=True,
             )

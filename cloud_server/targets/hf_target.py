@@ -86,6 +86,10 @@ class HfTarget(Target):
             return decide_rows(rows, [list(z.float().numpy()) for z in logits], usable)
         return decide_on_device(rows, logits, usable)
 
+    def evaluate(self, rows: Sequence[Row]) -> None:
+        """Feed rows and decide nothing: what a process that only helps does."""
+        self._logits(rows)
+
     def score(self, row: Row, candidates: Sequence[int]) -> list[tuple[float, float]]:
         logits = self._logits([row])[0].float().cpu().numpy()
         usable = self.info.usable

@@ -81,6 +81,7 @@ class TransformersTarget(HfTarget):
         batched: bool = True,
         verify_width: int = 0,
         device_map: str | None = None,
+        ranks: int = 1,
     ) -> HfTarget:
         """Load a folder or a hub id and check that its cache can be rewound.
 
@@ -95,6 +96,7 @@ class TransformersTarget(HfTarget):
                 their number cannot change a result by rounding; 0 is as many as there are.
             device_map: spread the layers over all devices, as transformers has it: auto, balanced,
                 balanced_low_0 or sequential. Needs accelerate.
+            ranks: this process is one of so many that share every layer (``tensor_parallel``).
 
         Raises:
             BackendError: in one line, what is wrong and what to do.
@@ -110,7 +112,7 @@ class TransformersTarget(HfTarget):
             torch.set_num_threads(threads)
         place = hf_load.parse_device(device)
         opened = hf_load.open_model(
-            model, hf_load.parse_dtype(dtype), place, n_ctx, device_map=device_map
+            model, hf_load.parse_dtype(dtype), place, n_ctx, device_map=device_map, ranks=ranks
         )
         settings: dict[str, Any] = {
             "dtype": dtype,
