@@ -165,3 +165,28 @@ def quantize(
         print(json.dumps(result))
     else:
         Console().print_json(data=result)
+
+
+@app.command()
+def wire(
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer answers.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write a picture here (needs matplotlib: extra bench).")
+    ] = None,
+    json_output: Json = False,
+) -> None:
+    """Bytes a token, counted, and what distributions on a budget buy under the ratio rule.
+
+    Example: outrider bench wire --quick --json
+    """
+    from outrider.benchmarks.wire import wire as run
+
+    result = run(Console(stderr=True).print, quick=quick)
+    if plot is not None:
+        from outrider.benchmarks.plots import draw_curve
+
+        draw_curve(result["ratio_curve"], plot)
+    if json_output:
+        print(json.dumps(result))
+    else:
+        Console().print_json(data=result)

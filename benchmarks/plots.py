@@ -63,6 +63,26 @@ def draw_sweep(rows: Sequence[dict[str, Any]], unit: str, path: Path) -> None:
     pyplot.close(figure)
 
 
+def draw_curve(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Acceptance over that of full rows against uplink bytes a token, by kind of row.
+
+    Raises:
+        BackendError: matplotlib is not installed.
+    """
+    pyplot = _pyplot()
+    figure, axis = pyplot.subplots(figsize=(8, 4), layout="constrained")
+    for kind in dict.fromkeys(r["kind"] for r in rows):
+        part = [r for r in rows if r["kind"] == kind]
+        sizes = [r["bytes_up_per_token"] for r in part]
+        axis.scatter(sizes, [r["acceptance_over_full"] for r in part], label=kind, s=14)
+    axis.set_xscale("log")
+    axis.set_xlabel("uplink bytes a token")
+    axis.set_ylabel("acceptance / that of full rows")
+    axis.legend(fontsize=7)
+    figure.savefig(path)
+    pyplot.close(figure)
+
+
 def _best(rows: Sequence[dict[str, Any]], link: str | None, name: str) -> float:
     """The best rate of a strategy or group (objective latency where it is ours) on a link."""
     ours = [r for r in rows if link in (None, r["link"])]

@@ -121,7 +121,8 @@ def load(name: str) -> Record:
 def names() -> list[str]:
     """The records that there are."""
     folder = files("outrider.benchmarks") / "records"
-    return sorted(f.name[:-5] for f in folder.iterdir() if f.name.endswith(".json"))
+    files_here = (f.name for f in folder.iterdir() if f.name.endswith(".json"))
+    return sorted(name[:-5] for name in files_here if not name.startswith("wire-"))
 
 
 def embedded() -> Pair:

@@ -8,7 +8,7 @@ every strategy.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -101,8 +101,10 @@ def run(
     load: Load,
     *,
     seed: int = 1,
+    vocabulary: int = VOCABULARY,
+    watch: Callable[[World], None] = lambda _: None,
 ) -> list[Answer]:
-    """The counted answers of one run.
+    """The counted answers of one run. ``watch`` is shown the world before it runs.
 
     Raises:
         RuntimeError: it did not come to an end: a bug.
@@ -112,7 +114,9 @@ def run(
         machine = replace(machine, draft_step=machine.cloud_step, prefill_rate=1e4)
     users = _users(strategy, record, load)
     settings = _world(strategy, machine, NEAR if here else link, users)
-    world = World(replace(settings, seed=seed), _Models(record, strategy, seed))
+    settings = replace(settings, seed=seed, vocabulary=vocabulary)
+    world = World(settings, _Models(record, strategy, seed))
+    watch(world)
     if not world.run():
         raise RuntimeError(f"{strategy.name} on {link.name} did not come to an end")
     counted = world.edges[0].conversations[1:]  # the first was the warm-up

@@ -26,16 +26,19 @@ class Traffic:
     def __init__(self) -> None:
         self.up: Counter[str] = Counter(control=0, prompt=0, frames=0)
         self.down: Counter[str] = Counter(control=0, prompt=0, verdicts=0)
+        self.messages_up = self.messages_down = 0
 
     def sent(self, data: bytes) -> int:
         """A message left; its bytes on the wire."""
         size = frame_size(len(data), masked=True)
         self.up[kind_of(data)] += size
+        self.messages_up += 1
         return size
 
     def received(self, data: bytes) -> int:
         """A message came; its bytes on the wire."""
         size = frame_size(len(data), masked=False)
+        self.messages_down += 1
         if data:
             self.down[kind_of(data)] += size
         return size
