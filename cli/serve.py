@@ -225,11 +225,12 @@ def serve(
         int,
         typer.Option(
             "--max-sessions",
-            min=1,
+            min=0,
             max=1024,
             metavar="N",
             rich_help_panel=ADDRESS,
-            help="Answers served at once; some more wait, the rest are refused.",
+            help="Answers served at once, each with a context of its own in memory; 0: as many as "
+            "fit. Some more wait, the rest are refused.",
         ),
     ] = 8,
     max_queue: Annotated[
@@ -313,11 +314,13 @@ def serve(
     import asyncio
 
     from outrider.cli.serving import serve_until_told
-    from outrider.cli.targets import load, load_own
+    from outrider.cli.targets import fitting_slots, load, load_own
     from outrider.cloud_server.driver import ServiceSettings, Verifier
     from outrider.cloud_server.planner import EngineSettings
     from outrider.cloud_server.service import Service
 
+    if max_sessions == 0:
+        max_sessions = fitting_slots(model, target_backend.value, dtype=dtype, n_ctx=ctx_size)
     queue = QUEUE * max_sessions if max_queue is None else max_queue
     settings = ServiceSettings(
         host=host,

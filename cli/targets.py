@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from outrider.cli import embedded, logs
+from outrider.protocol.errors import SettingError
 
 if TYPE_CHECKING:
+    from outrider.runtime.hub.need import Need
     from outrider.runtime.lm.drafter import Drafter
     from outrider.runtime.text.tokenizer import Tokenizer
 
@@ -33,20 +35,18 @@ def load(
     ``announce``: say what is about to be loaded, and how much memory it will take.
     """
     from outrider.cloud_server.targets.factory import is_gguf, load_target
-    from outrider.runtime.hub.resolve import resolve_target
+    from outrider.runtime.hub.need import check_fits
     from outrider.runtime.text.tokenizer import load_tokenizer
 
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # progress bars are for a terminal
-    if model is None:
-        model = str(embedded.target(backend))
-    model = resolve_target(model)
-    if backend == "llama" and Path(model).expanduser().is_dir():
-        model = str(embedded.gguf_in(Path(model).expanduser()))
+    model = _named(model, backend)
     if is_gguf(model):
         about = check_gguf(Path(model).expanduser(), n_ctx or 0, slots)
         if announce:
             logs.say(about)
+    elif Path(model).expanduser().is_dir() and device in (None, "cpu") and device_map is None:
+        check_fits(model, _need(Path(model).expanduser(), n_ctx or 0, slots, dtype))
     target = load_target(
         model, backend=backend, dtype=dtype, device=device, n_ctx=n_ctx, slots=slots,
         threads=threads, verify_width=verify_width, device_map=device_map,
@@ -57,6 +57,45 @@ def load(
     for warning in tokenizer.warnings:
         logs.warn(warning)
     return target, tokenizer, "llama" if target.info.dtype.startswith("gguf") else "transformers"
+
+
+def _named(model: str | None, backend: str) -> str:
+    """A path, or a hub id, for what the user named; None is the embedded target."""
+    from outrider.runtime.hub.resolve import resolve_target
+
+    model = resolve_target(str(embedded.target(backend)) if model is None else model)
+    place = Path(model).expanduser()
+    return str(embedded.gguf_in(place)) if backend == "llama" and place.is_dir() else model
+
+
+def _need(place: Path, n_ctx: int, slots: int, dtype: str | None) -> Need:
+    from outrider.cloud_server.targets.factory import is_gguf
+    from outrider.runtime.hub.gguf import read_header
+    from outrider.runtime.hub.need import estimate_folder, estimate_gguf
+
+    if is_gguf(str(place)):
+        return estimate_gguf(read_header(place), n_ctx, n_seq=slots)
+    return estimate_folder(place, n_ctx, n_seq=slots, dtype=dtype)
+
+
+MOST_SLOTS = 64
+"""Answers at once where memory decides."""
+
+
+def fitting_slots(model: str | None, backend: str, *, dtype: str | None, n_ctx: int) -> int:
+    """For how many answers at once the cache of this target fits into memory.
+
+    Raises:
+        SettingError: it is not on this disk, so nothing is known of it.
+    """
+    from outrider.runtime.hub.need import fitting
+
+    place = Path(_named(model, backend)).expanduser()
+    if not place.exists():
+        raise SettingError(
+            f"--max-sessions 0 needs a model on this disk, not {model}: say how many"
+        )
+    return fitting(_need(place, n_ctx, 1, dtype), MOST_SLOTS)
 
 
 def check_gguf(file: Path, n_ctx: int, slots: int) -> str:

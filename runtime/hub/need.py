@@ -26,6 +26,13 @@ untouched, and takes no memory."""
 BASE = 90 * MIB
 """Python, numpy and the backend's own library, before any model."""
 
+BASE_TORCH = 400 * MIB
+"""The same with torch."""
+
+SHARE = 0.9
+"""Of the available memory: the rest is for the system and what it keeps in its caches."""
+
+_WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
 _LAST = "or end other programs"
 _CACHE_BYTES = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32}
 
@@ -100,6 +107,40 @@ def estimate_gguf(header: GgufHeader, n_ctx: int = 0, *, kv: str = "f32", n_seq:
     buffers = 4 * (ROWS * vocabulary + BATCH * (2 * feed + 4 * width)) + scores * n_ctx
     cache = int(cached * n_ctx)
     return Need(header.tensor_bytes, cache, buffers, BASE, n_ctx, cached + scores, n_seq)
+
+
+def estimate_folder(
+    folder: Path, n_ctx: int = 0, *, n_seq: int = 1, dtype: str | None = None
+) -> Need:
+    """What a Hugging Face folder takes on a CPU, by its configuration and the size of its files.
+
+    ``dtype`` is what it is computed in, float32 by default. Quantized weights stay as they are.
+    """
+    facts = read_json(folder / "config.json")
+    text = facts.get("text_config") or facts
+    width = _WIDTHS.get(dtype or "float32", 4)
+    stored = _WIDTHS.get(str(facts.get("dtype") or facts.get("torch_dtype")), 2)
+    weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    if "quantization_config" not in facts:
+        weights = weights * width // stored
+    hidden, heads = int(text.get("hidden_size") or 0), int(text.get("num_attention_heads") or 1)
+    kv_heads = int(text.get("num_key_value_heads") or heads)
+    head = int(text.get("head_dim") or hidden // heads)
+    cached = 2 * int(text.get("num_hidden_layers") or 0) * kv_heads * head * width * n_seq
+    trained = int(text.get("max_position_embeddings") or 0)
+    n_ctx = min(n_ctx or trained, trained or n_ctx)
+    feed = int(text.get("intermediate_size") or 4 * hidden)
+    buffers = 4 * (ROWS * int(text.get("vocab_size") or 0) + BATCH * (2 * feed + 4 * hidden))
+    return Need(weights, cached * n_ctx, buffers, BASE_TORCH, n_ctx, cached, n_seq)
+
+
+def fitting(need: Need, most: int) -> int:
+    """How many sequences fit into what is available, 1 to ``most``; ``need`` is that of one."""
+    free = available()
+    if free is None or not need.cache:
+        return most
+    rest = free * SHARE - (need.total - need.cache)
+    return max(1, min(most, int(rest / need.cache)))
 
 
 def _estimate_onnx(file: Path, n_ctx: int, n_seq: int) -> Need:

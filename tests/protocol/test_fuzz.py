@@ -183,6 +183,7 @@ def test_an_edge(recorded: Recorded, count: int) -> None:
             for session in pair.machine.sessions:
                 pair.machine.close(session)
             pair.table.sessions.clear()
+            pair.table.expire(0.0)
             pair.connect()
             pair.settle()
             opened_by(pair, 1, 2, 3)

@@ -74,3 +74,31 @@ def test_without_a_wish_a_gguf_model_holds_the_default_at_most(
     assert "context 256" in loaded.note
     loaded.lm.close()
     assert estimate(GGUF, 512).n_ctx == 512
+
+
+def test_a_hugging_face_folder() -> None:
+    found = need.estimate_folder(MODELS / "target", 1024, n_seq=2)
+    weights = sum(file.stat().st_size for file in (MODELS / "target").glob("*.safetensors"))
+    assert found.weights == 2 * weights  # stored in float16, computed in float32
+    assert found.cache == 2 * 1024 * (2 * 4 * 2 * 64 * 4)
+    half = need.estimate_folder(MODELS / "target", 1024, n_seq=2, dtype="bfloat16")
+    assert (half.weights, half.cache) == (weights, found.cache // 2)
+    assert need.estimate_folder(MODELS / "target").n_ctx == 2048
+
+
+@pytest.mark.parametrize(("free", "fits"), [(10_000, 64), (100, 1)])
+def test_how_many_fit(free: int, fits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = need.estimate_folder(MODELS / "target")
+    monkeypatch.setattr(need, "available", lambda: free * MIB)
+    assert need.fitting(one, 64) == fits
+
+
+def test_as_many_as_fit_do_fit_and_one_more_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = need.estimate_folder(MODELS / "target")
+    free = one.total + 10 * one.cache
+    monkeypatch.setattr(need, "available", lambda: free)
+    count = need.fitting(one, 64)
+    assert count < 11
+    most = need.estimate_folder(MODELS / "target", n_seq=count)
+    more = need.estimate_folder(MODELS / "target", n_seq=count + 1)
+    assert most.total <= need.SHARE * free < more.total
