@@ -178,6 +178,7 @@ class Verifier:
             make_room=self.make_room,
             max_frame=self.max_message,
         )
+        self._arrived()  # an engine that is broken is told of before the first edge comes
         return self._server
 
     async def stop(self, *, drain: bool = True) -> None:
@@ -266,7 +267,6 @@ class Verifier:
         except Exception as error:
             self._break(error)
             return
-        self.passed(work)
         near = False
         for served in self._served:
             served.post()
@@ -276,6 +276,7 @@ class Verifier:
             # to sleep: let it go first.
             os.sched_yield()
         self._arrived()
+        self.passed(work)
 
     def _drafted(self, work: OwnDraft, guess: Guess | BackendError) -> None:
         """A guess of our own draft model is there."""
