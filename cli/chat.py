@@ -50,6 +50,7 @@ def chat(
     draft_max: o.DraftMax = None,
     draft_p_min: o.DraftPMin = o.DEFAULT_DRAFT_P_MIN,
     rule: o.RuleOption = o.RuleName.COUPLED,
+    collaborate: o.Collaborate = None,
     decision_log: o.DecisionLogOption = None,
     objective: o.ObjectiveOption = None,
     ctx_size: o.DraftCtx = 0,
@@ -120,6 +121,7 @@ def chat(
     from outrider.cli import prompt as prompts
     from outrider.cli.chat_loop import ChatSettings
     from outrider.cli.edge import EdgeOptions, load_edge
+    from outrider.protocol.decoding.combine import parse
     from outrider.protocol.decoding.sampling import Sampling
 
     sampling = Sampling(
@@ -133,6 +135,7 @@ def chat(
         frequency_penalty=frequency_penalty,
         logit_bias=prompts.parse_bias(logit_bias or ()),
         seed=seed or 0,
+        collaborate=parse(collaborate) if collaborate else None,
     )
     edge = load_edge(
         EdgeOptions(
@@ -147,6 +150,7 @@ def chat(
             decision_log=decision_log,
             draft_max=0 if draft is o.Draft.OFF else draft_max,
             draft_p_min=draft_p_min,
+            collaborate=collaborate,
             rule="coupled" if rule is o.RuleName.AUTO and seed is not None else rule.value,
             ctx_size=ctx_size,
             threads=threads,

@@ -62,6 +62,7 @@ class EdgeOptions:
     drafter_backend: str = "auto"
     draft_p_min: float = 0.0
     rule: str = "coupled"
+    collaborate: str | None = None
     ctx_size: int = 0
     threads: int = 1
     reconnect: float = 30.0
@@ -108,6 +109,10 @@ def load_edge(options: EdgeOptions) -> Edge:
     _check_cloud(options)  # so does this
     if options.offline and options.draft_max == 0:
         raise SettingError("--offline local needs a drafter: leave --draft off out")
+    if options.collaborate and options.draft_max == 0:
+        raise SettingError("--collaborate needs the model at the edge: leave --draft off out")
+    if options.collaborate and options.offline:
+        raise SettingError("--collaborate needs the cloud for every token: leave --offline out")
     if options.offline and options.rule != "coupled":
         raise SettingError(f"--offline local and --rule {options.rule} contradict each other")
     if options.draft_max != 0:

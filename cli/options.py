@@ -258,6 +258,16 @@ RuleOption = Annotated[
         "are sent along: more guesses pass, more bytes), or what is expected to be faster.",
     ),
 ]
+Collaborate = Annotated[
+    str | None,
+    typer.Option(
+        "--collaborate",
+        metavar="HOW",
+        rich_help_panel=DRAFTING,
+        help="A text of both models, not of the target alone: ensemble=W gives the drafter the "
+        "weight W, contrastive=MU takes MU times its logits off the target's.",
+    ),
+]
 DraftPMin = Annotated[
     float,
     typer.Option(

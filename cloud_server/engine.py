@@ -272,7 +272,9 @@ class CloudEngine:
     def _commit(self, session: CloudSession, part: Part, decided: Decided, now: float) -> None:
         tokens = judge(part.chain, decided.ids)
         accepted = len(tokens) - 1
-        if part.rows and accepted == len(part.rows) and session.expects(accepted):
+        if session.collaborates:
+            accepted += tokens == list(part.chain[: len(tokens)])
+        elif part.rows and accepted == len(part.rows) and session.expects(accepted):
             del tokens[accepted]  # the next draft is judged there; a bonus would void it
         scan = self._ending(session).scan(tokens)
         session.commit(tokens[: scan.keep], min(accepted, len(part.rows)))

@@ -25,6 +25,9 @@ from outrider.cloud_server.scheduling.steps import Ask
 from outrider.protocol.decoding.sparse import SparseRow
 from outrider.protocol.session import CloudSession
 
+IDLE = 60.0
+"""Seconds to the next look at a session that cannot go on before its edge sends something."""
+
 ARRIVALS = 12
 """How many coming guesses a decision looks at."""
 
@@ -145,6 +148,9 @@ class Planner:
         if length - cached > settings.prefill_chunk:
             return Part(cached + settings.prefill_chunk, 0)
         part = self._part(session)
+        if session.collaborates and not part.chain:
+            # Nothing can be chosen without the edge's rows, but the text can be read.
+            return Part(length, 0) if length - cached > 1 else Held(now + IDLE, None)
         # The first token, and a text that has to be evaluated anyway, never wait; nor does the
         # last that the context takes, for which no guess can help.
         last = length + 1 >= self._n_ctx
@@ -314,4 +320,4 @@ class Planner:
 
 def _awaits(session: CloudSession) -> bool:
     """Under the ratio rule a token of our own would void the guesses that are on their way."""
-    return session.ratio and session.riding and not session.full
+    return session.collaborates or (session.ratio and session.riding and not session.full)

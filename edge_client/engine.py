@@ -168,9 +168,9 @@ class EdgeEngine:
             count=count,
             window=plan.window,
             never=self.machine.never_draft,
-            floor=plan.floor,
+            floor=0.0 if request.sampling.collaborate else plan.floor,
             started=now,
-            budget=self._rows.budget(session.handle, self.machine.link) if session.ratio else None,
+            budget=self._rows.budget(session, self.machine.link) if session.ratio else None,
         )
 
     def _observe(self, session: EdgeSession, behind: int, now: float) -> Plan:
@@ -195,7 +195,8 @@ class EdgeEngine:
             emitted=session.emitted,
             ahead=len(session.window.ahead),
         )
-        plan = self._rows.plan(observed, self.policy) if session.ratio else None
+        together = request is not None and request.sampling.collaborate is not None
+        plan = self._rows.plan(observed, self.policy, must=together) if session.ratio else None
         plan = plan or self.policy.plan(observed)
         if self.log is not None:
             reason = self._rows.reason if session.ratio else self.policy.reason
@@ -210,6 +211,8 @@ class EdgeEngine:
         request, welcome = session.request, self.machine.welcome
         left = (request.max_tokens if request else 0) - session.emitted
         length = len(session.ids) + ahead
+        if request is not None and request.sampling.collaborate is not None:
+            left += 1  # the cloud adds none of its own to a combined text
         room = min(left - 1 - ahead, self.drafter.n_ctx - length)
         return min(room, welcome.n_ctx - 1 - length) if welcome else room
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from outrider.edge_client.policy import Observed, Plan, Policy, Steady
+from outrider.protocol.decoding.combine import budget_of
 from outrider.protocol.decoding.sampling import Rule
 from outrider.protocol.decoding.sparse import Budget, Threshold
-from outrider.protocol.edge_session import Request
+from outrider.protocol.edge_session import EdgeSession, Request
 from outrider.protocol.link import LinkEstimator
 from outrider.protocol.row_code import row_bits
 from outrider.runtime.lm.drafter import Guess
@@ -57,11 +58,15 @@ class Rows:
         self.reason = "nothing measured yet"
         self._sessions: dict[int, _Session] = {}
 
-    def budget(self, session: int, link: LinkEstimator) -> Budget:
+    def budget(self, session: EdgeSession, link: LinkEstimator) -> Budget:
         """How much of a row to send now: the richest whose sending takes a small share of a pass.
 
-        Where goodput is unknown, the usual one. The floor follows the drafter's uncertainty.
+        Where goodput is unknown, the usual one. The floor follows the drafter's uncertainty. In
+        collaborative decoding rows are part of what the text is, so nothing is adapted.
         """
+        request = session.request
+        if request is not None and request.sampling.collaborate is not None:
+            return budget_of(request.sampling.collaborate)
         level = USUAL
         goodput = link.goodput_up
         if goodput is not None:
@@ -71,7 +76,7 @@ class Rows:
                 if _bytes(keep, levels) / goodput <= seconds
             ]  # fmt: skip
             level = max(fits, default=0)
-        known = self._of(session)
+        known = self._of(session.handle)
         keep, levels, target = LEVELS_OF_BUDGETS[level]
         if known.level != level:
             known.level, known.threshold.target = level, target
@@ -84,21 +89,23 @@ class Rows:
         sizes = [_bytes(len(row.ids), row.levels) for row in guess.rows]
         known.row += 0.125 * (sum(sizes) / len(sizes) - known.row)
 
-    def plan(self, seen: Observed, policy: Policy) -> Plan | None:
+    def plan(self, seen: Observed, policy: Policy, *, must: bool = False) -> Plan | None:
         """How far to ride under the ratio rule; None: as the policy says, which never changes.
+
+        ``must``: the text is partly the edge's own, so it always rides.
 
         The cloud cannot go on by itself while the edge rides, so riding has to pay: lockstep, or a
         pipeline in which a refusal costs a whole trip, or not at all.
         """
         if isinstance(policy, Steady):
             self.reason = policy.reason
-            return None
+            return Plan(1, 1) if must and not policy.plan(seen).frame else None
         known = self._of(seen.session)
         if seen.emitted == 0:
             known.stopped_at = None
         costs = _Costs.of(seen, known.row)
         plan, rate = costs.best(seen.objective)
-        if rate > costs.alone():
+        if must or rate > costs.alone():
             known.stopped_at = None
             self.reason = f"ratio rule, {plan.frame} a frame, {plan.window} ahead"
             return plan

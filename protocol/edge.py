@@ -275,10 +275,12 @@ class EdgeMachine:
 
     def _can_serve(self, session: EdgeSession) -> bool:
         """Whether the cloud has the rule that an answer asks for; one that it lacks is refused."""
-        lacks = self.welcome is not None and m.RATIO not in self.welcome.features
-        if not (lacks and session.ratio and session.phase is not Phase.IDLE):
+        request, known = session.request, self.welcome.features if self.welcome else m.FEATURES
+        together = request is not None and request.sampling.collaborate is not None
+        needed = m.COLLABORATE if together else m.RATIO
+        if not session.ratio or needed in known or session.phase is Phase.IDLE:
             return True
-        message = "this cloud does not know the ratio rule: leave --rule out, or upgrade the cloud"
+        message = f"this cloud does not know {needed!r}: leave the option out, or upgrade the cloud"
         number = session.answer
         self._events.append(AnswerRefused(session, number, "unsupported", message, None))
         session.end()

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from outrider.protocol.decoding.sampling import Rule, Sampling
+from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.decoding.sparse import SparseRow
 from outrider.protocol.epochs import EdgeWindow
 from outrider.protocol.errors import LocalProtocolError, RemoteProtocolError
@@ -138,8 +138,8 @@ class EdgeSession:
 
     @property
     def ratio(self) -> bool:
-        """The ratio rule judges the guesses of the answer under way."""
-        return self.request is not None and self.request.sampling.rule is Rule.RATIO
+        """Guesses of the answer under way go with rows: the ratio rule, or models combined."""
+        return self.request is not None and self.request.sampling.rowed
 
     def guess(
         self, tokens: Sequence[int], rows: Sequence[SparseRow] = (), *, full: bool = False

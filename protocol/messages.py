@@ -21,8 +21,10 @@ from outrider.protocol.fingerprint import Fingerprint
 WIRE_VERSION = 1
 
 RATIO = "ratio"
-FEATURES: tuple[str, ...] = (RATIO,)
-"""What this software can do beyond version 1: ``ratio``, draft frames with rows."""
+COLLABORATE = "collaborate"
+FEATURES: tuple[str, ...] = (RATIO, COLLABORATE)
+"""What this software can do beyond version 1: ``ratio``, draft frames with rows; ``collaborate``,
+text of a combination of the target and the edge's model."""
 
 HASH_BYTES = 4
 SESSION_BYTES = 8

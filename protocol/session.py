@@ -13,7 +13,6 @@ from typing import Literal
 
 import msgspec
 
-from outrider.protocol.decoding.sampling import Rule
 from outrider.protocol.epochs import CloudWindow
 from outrider.protocol.errors import RemoteProtocolError, SessionError
 from outrider.protocol.messages import (
@@ -201,6 +200,11 @@ class CloudSession:
         if guesses and len(guesses.tokens) > max_in_flight + len(self.ids) - guesses.base:
             raise RemoteProtocolError(f"more than {max_in_flight} guesses in flight", code="limit")
         self.riding, self.full = frame.more, frame.full
+        if self.collaborates and not frame.more and self.running:
+            emitted = len(self.ids) - self.prompt_len
+            self.finish(
+                "error: the edge's model stopped, and the text is partly its own", emitted, None
+            )
 
     def _replied(self, base: int, now: float) -> None:
         """The edge answers a verdict: the one that told it of the text up to ``base``."""
@@ -230,8 +234,13 @@ class CloudSession:
 
     @property
     def ratio(self) -> bool:
-        """The answer's guesses are judged by the ratio rule."""
-        return self.request is not None and self.request.sampling.rule is Rule.RATIO
+        """The answer's guesses come with rows: the ratio rule, or a combination of models."""
+        return self.request is not None and self.request.sampling.rowed
+
+    @property
+    def collaborates(self) -> bool:
+        """The text is that of a combination with the edge's model: nothing is chosen without it."""
+        return self.request is not None and self.request.sampling.collaborate is not None
 
     def expects(self, judged: int) -> bool:
         """Beyond the first ``judged`` live guesses there are others, or more are on their way."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from outrider.cloud_server.targets.base import Decided, Row, TargetInfo
-from outrider.protocol.decoding import ratio
+from outrider.protocol.decoding import combine, ratio
 from outrider.protocol.decoding.processors import F32
 from outrider.protocol.decoding.rules import Choice, choose
 from outrider.protocol.errors import BackendError
@@ -69,6 +69,10 @@ def decide_rows(rows: Sequence[Row], logits: Sequence[Sequence[F32]], usable: in
 
 
 def _decided(row: Row, logits: Sequence[F32], usable: int) -> Decided:
+    if row.sampling.collaborate is not None:
+        return decided(
+            combine.decide(logits, row.sampling, row.ids, row.prompt_len, usable, rows=row.rows)
+        )
     if row.rows:
         return decided(
             ratio.decide(logits, row.sampling, row.ids, row.prompt_len, usable, rows=row.rows)

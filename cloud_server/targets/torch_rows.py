@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from outrider.cloud_server.targets.base import Decided, Row
-from outrider.cloud_server.targets.rows import decided, positions
+from outrider.cloud_server.targets.rows import decide_rows, decided, positions
 from outrider.cloud_server.targets.torch_decide import Position, decide, log_masses
 from outrider.protocol.decoding.ratio import odds
 from outrider.protocol.decoding.rules import Choice
@@ -20,6 +20,9 @@ def decide_on_device(rows: Sequence[Row], logits: Sequence[Tensor], usable: int)
     ``logits[i]``: ``[want, width]`` of row i. Under the ratio rule there are two steps: the masses
     of all drafts, then one choice for each row where it stops, and those behind its drafts.
     """
+    if any(row.sampling.collaborate is not None for row in rows):
+        # Combinations are made in numpy, rows beside them as well.
+        return decide_rows(rows, [list(z.float().cpu().numpy()) for z in logits], usable)
     if not rows:
         return []
     together = torch.cat(list(logits))[:, :usable]

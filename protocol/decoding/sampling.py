@@ -27,6 +27,30 @@ class Rule(enum.StrEnum):
     RATIO = "ratio"
 
 
+class Combination(enum.StrEnum):
+    """How the edge's distribution and the target's become one; see ``combine``."""
+
+    ENSEMBLE = "ensemble"
+    CONTRASTIVE = "contrastive"
+
+
+class Collaboration(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """Which combination, with which weight of the edge's model, and what a row of it keeps."""
+
+    kind: Combination
+    weight: float
+    keep: int = 16
+    levels: int = 256
+
+    def __post_init__(self) -> None:
+        name = "ensemble" if self.kind is Combination.ENSEMBLE else "contrastive mu"
+        _check(f"{name} weight of the edge's model", self.weight, 0.0, 1.0)
+        _check("ids of a row (keep)", self.keep, 1, 64)
+        _check("levels of a row", self.levels, 1, 4096)
+        if self.levels & (self.levels - 1):
+            raise SettingError(f"{self.levels} levels; it must be a power of two")
+
+
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Everything that decides which token the target chooses, apart from the target itself.
 
@@ -35,6 +59,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     prompt and output (0: none, -1: all); presence and frequency count the output only.
     ``seed`` (64 bits) and ``choice`` (the index under n > 1) select the noise. ``ratio``: above
     temperature 0 drafts come with their distributions and the ratio rule judges them.
+    ``collaborate``: the text is that of a combination of the target and the edge's model.
     """
 
     temperature: float = 0.0
@@ -49,6 +74,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     seed: int = 0
     choice: int = 0
     ratio: bool = False
+    collaborate: Collaboration | None = None
 
     def __post_init__(self) -> None:
         _check("temperature", self.temperature, 0.0, 100.0)
@@ -82,6 +108,11 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         if self.temperature == 0:
             return Rule.GREEDY
         return Rule.RATIO if self.ratio else Rule.COUPLED
+
+    @property
+    def rowed(self) -> bool:
+        """Guesses come with the rows that they were made from."""
+        return self.rule is Rule.RATIO or self.collaborate is not None
 
 
 def _check(name: str, value: float, low: float, high: float, *, low_open: bool = False) -> None:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from outrider.protocol.decoding.combine import proposal, row_sampling
 from outrider.protocol.decoding.rules import Proposal, propose
-from outrider.protocol.decoding.sampling import Sampling
+from outrider.protocol.decoding.sampling import Rule, Sampling
 from outrider.protocol.decoding.sparse import Budget, SparseRow, draw, spread
 from outrider.runtime.lm.base import CausalLM, common_prefix, follow
 
@@ -84,7 +85,7 @@ class Drafter:
         tokens: list[int] = []
         confidences: list[float] = []
         rows: list[SparseRow] = []
-        lost = 0.0
+        lost, made_with = 0.0, row_sampling(sampling)
         row = follow(self.lm, text, rows=1)[-1]
         while True:
             if self._usable < row.shape[0]:
@@ -95,13 +96,14 @@ class Drafter:
                     break
             else:
                 found = spread(
-                    row, sampling, text, prompt_len, self._usable, budget=budget, never=never
+                    row, made_with, text, prompt_len, self._usable, budget=budget, never=never
                 )
                 if found.row.peak < floor:
                     break
                 lost += found.dropped
                 rows.append(found.row)
-                guess = Proposal(draw(found.row, sampling, len(text)), found.row.peak)
+                drawn = draw if sampling.rule is Rule.RATIO else proposal
+                guess = Proposal(drawn(found.row, sampling, len(text)), found.row.peak)
             tokens.append(guess.id)
             confidences.append(guess.confidence)
             text.append(guess.id)

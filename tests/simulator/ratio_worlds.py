@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
 from outrider.cloud_server.planner import EngineSettings
@@ -32,6 +33,7 @@ from outrider.simulator.world import World
 
 V, LENGTH = 4, 5
 PROMPT = (1, 2)
+RATIO = Sampling(temperature=1.0, ratio=True)
 
 
 class Tables:
@@ -106,6 +108,7 @@ def world(
     seed: int = 0,
     troubles: tuple[Trouble, ...] = (),
     objective: str = "latency",
+    sampling: Sampling = RATIO,
 ) -> World:
     """So many answers one after the other, each with a seed of its own, on a link that jitters."""
     turns = tuple(
@@ -113,7 +116,7 @@ def world(
             ids=PROMPT,
             keep=0.0,
             max_tokens=LENGTH,
-            sampling=Sampling(temperature=1.0, seed=1_000_000 * seed + i, ratio=True),
+            sampling=msgspec.structs.replace(sampling, seed=1_000_000 * seed + i),
             objective=objective,
         )
         for i in range(count)
