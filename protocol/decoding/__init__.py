@@ -6,4 +6,5 @@
 - ``rules``: the choice of a target, the proposal of a drafter.
 - ``sparse``: distributions cut to what can be sent; the draw from them.
 - ``ratio``: drafts judged by their distributions.
+- ``combine``: one distribution of two models. ``alternate``: n models that take turns.
 """
