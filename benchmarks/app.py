@@ -190,3 +190,30 @@ def wire(
         print(json.dumps(result))
     else:
         Console().print_json(data=result)
+
+
+@app.command()
+def cos(
+    quick: Annotated[bool, typer.Option("--quick", help="Shorter texts, two links.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write a picture here (needs matplotlib: extra bench).")
+    ] = None,
+    json_output: Json = False,
+) -> None:
+    """Collaborative decoding against the plain one: one machine and over links, virtual time.
+
+    Example: outrider bench cos --quick --json
+    """
+    from outrider.benchmarks.cos import cos as run
+
+    result = run(Console(stderr=True).print, quick=quick)
+    if plot is not None:
+        from outrider.benchmarks.plots import draw_speedups
+
+        draw_speedups(result["rows"], plot)
+    if json_output:
+        print(json.dumps(result))
+    else:
+        Console().print_json(data=result)
+    if not result["all_exact"]:
+        raise typer.Exit(1)

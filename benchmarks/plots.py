@@ -83,6 +83,27 @@ def draw_curve(rows: Sequence[dict[str, Any]], path: Path) -> None:
     pyplot.close(figure)
 
 
+def draw_speedups(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Speed over that of plain collaborative decoding, a bar a row.
+
+    Raises:
+        BackendError: matplotlib is not installed.
+    """
+    pyplot = _pyplot()
+    figure, axis = pyplot.subplots(figsize=(8, 0.25 * len(rows) + 1), layout="constrained")
+    names = [
+        f"{r['place']}, {r.get('pair', 'machine a')}, {r['kind']}, {r['models']} models, "
+        f"T {r['temperature']:g}"
+        for r in rows
+    ]
+    axis.barh(range(len(rows)), [r["speedup"] for r in rows])
+    axis.set_yticks(range(len(rows)), names, fontsize=6)
+    axis.axvline(1.0, color="black", linewidth=0.8)
+    axis.set_xlabel("speed / plain collaborative decoding (virtual time)")
+    figure.savefig(path)
+    pyplot.close(figure)
+
+
 def _best(rows: Sequence[dict[str, Any]], link: str | None, name: str) -> float:
     """The best rate of a strategy or group (objective latency where it is ours) on a link."""
     ours = [r for r in rows if link in (None, r["link"])]

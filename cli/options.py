@@ -75,14 +75,6 @@ class Offline(StrEnum):
     LOCAL = "local"
 
 
-class RuleName(StrEnum):
-    """How sampled guesses are judged."""
-
-    AUTO = "auto"
-    COUPLED = "coupled"
-    RATIO = "ratio"
-
-
 class Draft(StrEnum):
     """Whether to draft at all."""
 
@@ -247,25 +239,6 @@ DecisionLogOption = Annotated[
         metavar="FILE",
         rich_help_panel=DRAFTING,
         help="Append a JSON line for every change of plan: measured, chosen, why, what came of it.",
-    ),
-]
-RuleOption = Annotated[
-    RuleName,
-    typer.Option(
-        "--rule",
-        rich_help_panel=DRAFTING,
-        help="With --temp: coupled (a seed repeats the text), ratio (the drafter's probabilities "
-        "are sent along: more guesses pass, more bytes), or what is expected to be faster.",
-    ),
-]
-Collaborate = Annotated[
-    str | None,
-    typer.Option(
-        "--collaborate",
-        metavar="HOW",
-        rich_help_panel=DRAFTING,
-        help="A text of both models, not of the target alone: ensemble=W gives the drafter the "
-        "weight W, contrastive=MU takes MU times its logits off the target's.",
     ),
 ]
 DraftPMin = Annotated[

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from outrider.cli import logs
+from outrider.cli import judging, logs
 from outrider.cli import options as o
 from outrider.cli.exits import WorkFailedError
 from outrider.cli.settings import given_as_flag
@@ -46,8 +46,8 @@ def run(
     policy: o.PolicyOption = o.PolicyName.ADAPTIVE,
     draft_max: o.DraftMax = None,
     draft_p_min: o.DraftPMin = o.DEFAULT_DRAFT_P_MIN,
-    rule: o.RuleOption = o.RuleName.COUPLED,
-    collaborate: o.Collaborate = None,
+    rule: judging.RuleOption = judging.RuleName.COUPLED,
+    collaborate: judging.Collaborate = None,
     decision_log: o.DecisionLogOption = None,
     objective: o.ObjectiveOption = None,
     ctx_size: o.DraftCtx = 0,
@@ -136,7 +136,7 @@ def run(
             draft_max=0 if draft is o.Draft.OFF else draft_max,
             draft_p_min=draft_p_min,
             collaborate=collaborate,
-            rule="coupled" if rule is o.RuleName.AUTO and seed is not None else rule.value,
+            rule="coupled" if rule is judging.RuleName.AUTO and seed is not None else rule.value,
             ctx_size=ctx_size,
             threads=threads,
             reconnect=reconnect,

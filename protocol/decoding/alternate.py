@@ -31,7 +31,7 @@ Logits = Callable[[int, Sequence[int]], F32]
 """The row of a model after ids."""
 
 LONGEST = 8
-WARM = 16.0
+WARM = 8.0
 """Judged proposals of a model before its turns may be longer than one token."""
 
 FORGETTING = 0.98

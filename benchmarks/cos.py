@@ -1,0 +1,298 @@
+"""``outrider bench cos``: collaborative decoding against the plain one, in virtual time.
+
+The models are the embedded pair, evaluated for real, so acceptance is theirs; what a pass costs is
+assumed, as each row says. On one machine a pass of each model costs its ratio; over a link both
+ends run whole in virtual time. Plain collaborative decoding makes each token with a pass of every
+model; over a link that is a round trip a token, one model after the other (measured) or both at
+once (computed from the link's delays without jitter or headers), whichever is faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from outrider.benchmarks.embedded import models, prompts
+from outrider.benchmarks.strategies import MACHINES
+from outrider.cloud_server.targets.base import Decided, Row, Target, TargetInfo
+from outrider.cloud_server.targets.rows import decide_rows
+from outrider.edge_client.adaptive import Adaptive
+from outrider.edge_client.policy import Plan, Policy, Steady
+from outrider.protocol.decoding.alternate import Alternation, Made, Mixture, Turn, plain
+from outrider.protocol.decoding.combine import budget_of, combined, row_sampling
+from outrider.protocol.decoding.noise import gumbel
+from outrider.protocol.decoding.processors import F32
+from outrider.protocol.decoding.sampling import Collaboration, Combination, Sampling
+from outrider.protocol.decoding.sparse import spread
+from outrider.runtime.lm.base import CausalLM, follow
+from outrider.runtime.lm.drafter import Drafter
+from outrider.runtime.lm.factory import load_lm
+from outrider.runtime.text.tokenizer import load_tokenizer
+from outrider.simulator.profiles import profile
+from outrider.simulator.settings import (
+    Costs,
+    DrafterSettings,
+    EdgeSettings,
+    WorldSettings,
+)
+from outrider.simulator.settings import (
+    Turn as Asked,
+)
+from outrider.simulator.world import World
+
+LINKS = ("lan", "wifi", "lte", "starlink")
+TOLERANCE = 1e-3
+"""In score: a token that is not r's first choice when replayed, but this near to it, is a tie."""
+
+COSTS = {
+    "equal": (1.0, 1.0, 1.0),
+    "1B / 8B": (0.125, 0.125, 1.0),
+    "125M / 13B": (0.01, 0.01, 1.0),
+}
+"""A pass of each model, the largest last, by the parameters of the paper's pairs."""
+
+MIXTURES = {
+    "ensemble": {2: Mixture(Combination.ENSEMBLE, (0.5, 0.5)),
+                 3: Mixture(Combination.ENSEMBLE, (1 / 3, 1 / 3, 1 / 3))},
+    "contrastive": {2: Mixture(Combination.CONTRASTIVE, (0.1,)),
+                    3: Mixture(Combination.CONTRASTIVE, (0.05, 0.05))},
+}  # fmt: skip
+
+
+@dataclass
+class Models:
+    """The embedded models. There are two; where three are wanted, the third is the drafter at a
+    higher temperature (*flatter*). Rows are remembered by text."""
+
+    drafter: CausalLM
+    target: CausalLM
+    size: int
+    prompts: list[list[int]]
+    _known: dict[tuple[int, tuple[int, ...]], F32] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls) -> Models:
+        """From the package."""
+        tokenizer = load_tokenizer(models() / "drafter")
+        drafter, target = (
+            load_lm(models() / "drafter", "llama").lm,
+            load_lm(models() / "target", "llama").lm,
+        )
+        size = min(tokenizer.size, drafter.row_width, target.row_width)
+        texts = [prompts(domain)[0] for domain in ("scripture", "docs", "source")]
+        return cls(drafter, target, size, [list(tokenizer.encode_prompt(t)) for t in texts])
+
+    def row(self, name: str, ids: Sequence[int]) -> F32:
+        """Logits after ids of ``drafter``, ``flatter`` or ``target``."""
+        key = (name == "target", tuple(ids))
+        row = self._known.get(key)
+        if row is None:
+            lm = self.target if key[0] else self.drafter
+            row = self._known[key] = follow(lm, list(ids))[-1][: self.size].copy()
+        return np.asarray(row * np.float32(0.8)) if name == "flatter" else row
+
+    def logits(self, count: int) -> Callable[[int, Sequence[int]], F32]:
+        """Of so many models, the target last."""
+        names = ("drafter", "flatter", "target") if count == 3 else ("drafter", "target")
+        return lambda model, ids: self.row(names[model], ids)
+
+
+def cos(note: Callable[[str], None], *, quick: bool = False) -> dict[str, Any]:
+    """Everything. ``quick``: shorter texts, fewer links."""
+    found, tokens = Models.load(), 40 if quick else 96
+    rows: list[dict[str, Any]] = []
+    for kind, by_count in MIXTURES.items():
+        for count in by_count:
+            for temperature in (0.0, 1.0):
+                note(f"one machine: {kind}, {count} models, temperature {temperature:g}")
+                for ratio in COSTS:
+                    rows.append(
+                        _local(
+                            found, kind, count, temperature=temperature, ratio=ratio, tokens=tokens
+                        )
+                    )
+    for name in LINKS[1:3] if quick else LINKS:
+        for kind in MIXTURES:
+            for temperature in (0.0, 1.0):
+                note(f"over {name}: {kind}, temperature {temperature:g}")
+                rows.append(_linked(found, kind, temperature, name, tokens))
+    local = [row for row in rows if row["place"] == "one machine"]
+    links = [row for row in rows if row["place"] != "one machine"]
+    return {
+        "virtual": True,
+        "rows": rows,
+        "speedup_local_max": max(row["speedup"] for row in local),
+        "speedup_links_max": max(row["speedup"] for row in links),
+        "speedup_min": min(row["speedup"] for row in rows),
+        "all_exact": all(row["exact"] for row in rows),
+        "best": max(rows, key=lambda row: row["speedup"]),
+        "worst": min(rows, key=lambda row: row["speedup"]),
+    }
+
+
+# --- one machine --------------------------------------------------------------------------------
+
+
+def _local(
+    found: Models, kind: str, count: int, *, temperature: float, ratio: str, tokens: int
+) -> dict[str, Any]:  # fmt: skip
+    mixture, costs = MIXTURES[kind][count], COSTS[ratio][-count:]
+    spent = made = accepted = judged = 0.0
+    exact = True
+    run = Alternation(found.logits(count), mixture, Sampling(), costs)
+    for seed, prompt in enumerate(found.prompts):
+        run.sampling = sampling = Sampling(temperature=temperature, seed=seed)
+        text = []
+        for event in run.run(prompt, tokens):
+            if isinstance(event, Turn):
+                spent += costs[event.model]
+            elif isinstance(event, Made):
+                text.append(event.token)
+                judged += 1
+                accepted += event.accepted
+        made += len(text)
+        exact &= text == plain(found.logits(count), mixture, sampling, prompt, tokens)
+    return {
+        "place": "one machine",
+        "kind": kind,
+        "models": count,
+        "temperature": temperature,
+        "costs": list(costs),
+        "pair": ratio,
+        "acceptance": accepted / judged,
+        "speedup": sum(costs) * made / spent,
+        "exact": bool(exact),
+    }
+
+
+# --- over a link --------------------------------------------------------------------------------
+
+
+class _Target(Target):
+    """The embedded target in virtual time: rows as remembered."""
+
+    def __init__(self, found: Models, settings: WorldSettings) -> None:
+        self.found = found
+        self.info = TargetInfo(
+            "embedded", found.size, settings.n_ctx, settings.slots, frozenset(), "f32", "virtual"
+        )
+
+    def forward(self, rows: Sequence[Row]) -> list[Decided]:
+        logits = [
+            [
+                self.found.row("target", row.ids[:end])
+                for end in range(len(row.ids) - row.want + 1, len(row.ids) + 1)
+            ]
+            for row in rows
+        ]
+        return decide_rows(rows, logits, self.info.usable)
+
+    def score(self, row: Row, candidates: Sequence[int]) -> list[tuple[float, float]]:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing to free: it is used again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _World:
+    found: Models
+    plan: Plan | None
+
+    def target(self, settings: WorldSettings) -> Target:
+        return _Target(self.found, settings)
+
+    def drafter(self, world: WorldSettings, settings: DrafterSettings) -> Drafter:
+        del world, settings
+        return Drafter(self.found.drafter, self.found.size)
+
+    def policy(self, settings: DrafterSettings) -> Policy:
+        del settings
+        return Steady(self.plan) if self.plan else Adaptive()
+
+
+def _linked(found: Models, kind: str, temperature: float, name: str, tokens: int) -> dict[str, Any]:
+    weight = MIXTURES[kind][2].weights[0]
+    together = Collaboration(kind=Combination(kind), weight=weight)
+    sampling = Sampling(temperature=temperature, seed=11, collaborate=together)
+    machine = MACHINES["a"]
+    ours, answers = _run(found, sampling, None, name=name, tokens=tokens)
+    sequential, _ = _run(found, sampling, Plan(1, 1), name=name, tokens=tokens)
+    parallel = 1 / max(machine.target_pass, profile(name).rtt + machine.draft_step)
+    base = max(sequential, parallel)
+    judged = sum(len(answer.tokens) for answer in answers)
+    return {
+        "place": name,
+        "kind": kind,
+        "models": 2,
+        "temperature": temperature,
+        "machine": "a",
+        "acceptance": sum(answer.accepted for answer in answers) / judged,
+        "tokens_per_second": ours,
+        "plain_sequential_tokens_per_second": sequential,
+        "plain_parallel_tokens_per_second": parallel,
+        "speedup": ours / base,
+        "bytes_up_per_token": sum(answer.bytes_up for answer in answers) / judged,
+        "exact": all(_replayed(found, sampling, answer) for answer in answers),
+    }
+
+
+def _run(
+    found: Models, sampling: Sampling, plan: Plan | None, *, name: str, tokens: int
+) -> tuple[float, list[Any]]:
+    """Tokens a second after the first of each answer, and the answers."""
+    machine = MACHINES["a"]
+    users = tuple(
+        (Asked(ids=tuple(prompt), max_tokens=tokens, sampling=sampling, objective="latency"),)
+        for prompt in found.prompts
+    )
+    settings = WorldSettings(
+        vocabulary=found.size,
+        edges=(
+            EdgeSettings(
+                link=profile(name).link(1),
+                drafter=DrafterSettings(),
+                sessions=users,
+                starts=tuple(3.0 + 97.0 * i for i in range(len(users))),
+            ),
+        ),
+        costs=Costs(
+            target_pass=machine.target_pass,
+            target_token=0.0,
+            draft_step=machine.draft_step,
+            draft_prefill=1 / machine.prefill_rate,
+        ),
+        limit=3600.0,
+        max_steps=1_000_000,
+    )
+    world = World(settings, _World(found, plan))
+    if not world.run():
+        raise RuntimeError(f"a world over {name} did not come to an end")
+    answers = [a for user in world.edges[0].conversations for a in user.answers]
+    seconds = sum(a.times[-1] - a.times[0] for a in answers)
+    return sum(len(a.tokens) - 1 for a in answers) / seconds, answers
+
+
+def _replayed(found: Models, sampling: Sampling, answer: Any) -> bool:
+    """Each token is r's choice, made by both models in one place, or within the tolerance of it."""
+    together = sampling.collaborate
+    assert together is not None
+    text, start = list(answer.prompt), len(answer.prompt)
+    for token in answer.tokens:
+        row = spread(
+            found.row("drafter", text), row_sampling(sampling), text, start, found.size,
+            budget=budget_of(together),
+        ).row  # fmt: skip
+        tokens, scores = combined(
+            found.row("target", text), sampling, text, start, found.size, other=row
+        )
+        if sampling.temperature:
+            scores = scores + gumbel(sampling.seed, sampling.choice, len(text), tokens)
+        own = scores[np.searchsorted(tokens, token)]
+        if float(scores.max() - own) > TOLERANCE:
+            return False
+        text.append(token)
+    return bool(answer.tokens) and answer.ends == ["length"]

@@ -1,0 +1,29 @@
+"""The benchmark of collaborative decoding, on a few tokens of the embedded pair."""
+
+from __future__ import annotations
+
+import pytest
+
+from outrider.benchmarks import cos
+
+
+@pytest.fixture(scope="module")
+def found() -> cos.Models:
+    pytest.importorskip("llama_cpp")
+    return cos.Models.load()
+
+
+def test_one_machine(found: cos.Models) -> None:
+    row = cos._local(found, "ensemble", 2, temperature=1.0, ratio="equal", tokens=12)
+    assert row["exact"]
+    assert 1.0 <= row["speedup"] <= 2.0  # at most one pass a token instead of two
+    assert 0 < row["acceptance"] <= 1
+
+
+def test_over_a_link(found: cos.Models) -> None:
+    row = cos._linked(found, "contrastive", 0.0, "lte", 12)
+    assert row["exact"]
+    assert row["plain_sequential_tokens_per_second"] < row["tokens_per_second"]
+    assert row["speedup"] == row["tokens_per_second"] / max(
+        row["plain_sequential_tokens_per_second"], row["plain_parallel_tokens_per_second"]
+    )
