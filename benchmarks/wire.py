@@ -18,7 +18,8 @@ from outrider.benchmarks import virtual, wire_record
 from outrider.benchmarks.strategies import ADAPTIVE, MACHINES, Strategy, lockstep
 from outrider.edge_client.forecast import Figures, cloud_alone, streaming
 from outrider.protocol.codec import Codec
-from outrider.protocol.decoding.sparse import Budget, SparseRow, quantize
+from outrider.protocol.decoding.row import SparseRow
+from outrider.protocol.decoding.sparse import Budget, quantize
 from outrider.protocol.messages import Draft, EpochStart
 from outrider.protocol.packing import frame_size
 from outrider.simulator.profiles import profile

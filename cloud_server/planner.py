@@ -22,7 +22,7 @@ from outrider.cloud_server.scheduling.batch import Rank, Request
 from outrider.cloud_server.scheduling.policies import SchedulerName
 from outrider.cloud_server.scheduling.step_time import StepTime
 from outrider.cloud_server.scheduling.steps import Ask
-from outrider.protocol.decoding.sparse import SparseRow
+from outrider.protocol.decoding.row import SparseRow
 from outrider.protocol.session import CloudSession
 
 IDLE = 60.0

@@ -193,6 +193,8 @@ class EdgeClient:
             SessionError: the cloud refused the answer. LinkError: the connection was lost; what was
             yielded before is verified.
         """
+        if self._engine is None and request.sampling.collaborate is not None:
+            raise SettingError("collaborative decoding needs a model at the edge: there is none")
         if self._engine is not None:
             request = ruled(request, self._rule, self.machine.link, self._engine.usual)
         queue: asyncio.Queue[Happening] = asyncio.Queue()

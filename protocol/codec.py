@@ -11,7 +11,7 @@ import msgspec
 import zstandard
 
 from outrider.protocol import messages as m
-from outrider.protocol.decoding.sparse import SparseRow
+from outrider.protocol.decoding.row import SparseRow
 from outrider.protocol.errors import DecodeError, LocalProtocolError
 from outrider.protocol.packing import (
     TIME_UNIT,

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from outrider.protocol.decoding.row import SparseRow
 from outrider.protocol.decoding.sampling import Sampling
-from outrider.protocol.decoding.sparse import SparseRow
 from outrider.protocol.epochs import EdgeWindow
 from outrider.protocol.errors import LocalProtocolError, RemoteProtocolError
 from outrider.protocol.events import AnswerOpened, Committed, Event

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from outrider.protocol.decoding.sparse import SparseRow
+from outrider.protocol.decoding.row import SparseRow
 from outrider.protocol.errors import RemoteProtocolError
 
 ROOT = -1

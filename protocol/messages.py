@@ -14,8 +14,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from outrider.protocol.decoding.row import SparseRow
 from outrider.protocol.decoding.sampling import Sampling
-from outrider.protocol.decoding.sparse import SparseRow
 from outrider.protocol.fingerprint import Fingerprint
 
 WIRE_VERSION = 1

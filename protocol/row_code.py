@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 
-from outrider.protocol.decoding.sparse import MAX_KEEP, MAX_LEVELS, SparseRow
+from outrider.protocol.decoding.row import MAX_KEEP, MAX_LEVELS, SparseRow
 from outrider.protocol.errors import DecodeError, LocalProtocolError
 from outrider.protocol.packing import Reader, Writer
 

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from outrider.protocol.decoding.row import SparseRow
 from outrider.protocol.decoding.sampling import Sampling
-from outrider.protocol.decoding.sparse import SparseRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,9 @@ from outrider.protocol.decoding.processors import (
     has_penalties,
     penalty_edits,
 )
+from outrider.protocol.decoding.row import SparseRow
 from outrider.protocol.decoding.rules import Choice, choice_domain
 from outrider.protocol.decoding.sampling import Sampling
-from outrider.protocol.decoding.sparse import SparseRow
 from outrider.protocol.errors import BackendError
 
 CHUNK = 1 << 22
@@ -298,7 +298,7 @@ def _without(candidates: Candidates, positions: Sequence[Position]) -> Candidate
         mine = tokens if tokens.dim() == 1 else tokens[i]
         total = scores[i].logsumexp(0)
         taken = torch.zeros_like(scores[i])
-        for token, mass in zip(minus.ids, minus.masses().tolist(), strict=True):
+        for token, mass in zip(minus.ids, minus.masses(), strict=True):
             taken = taken.masked_fill(mine == token, mass)
         left = total + (torch.exp(scores[i] - total) - taken).clamp_min(0.0).log()
         rest = torch.where(taken > 0, left, scores[i])

@@ -155,14 +155,15 @@ class Alternation:
         """Tokens of a turn: what brings most for its cost, by the speed factor; 1 until known.
 
         A turn of g brings (1 - a^g) / (1 - a) tokens for g passes of this model and one of each
-        other (whose extra tokens are counted for nothing).
+        other; with probability a the extra token of another stands, and the first of the g passes
+        is the one that scores it.
         """
         if not self.adaptive or self.judged[model] < WARM:
             return 1
         error = math.sqrt(0.25 / self.judged[model])
         a = min(0.99, max(0.0, self.right[model] / self.judged[model] - error))
         own, rest = self.costs[model], sum(self.costs) - self.costs[model]
-        rates = [(1 - a**g) / (1 - a) / (g * own + rest) for g in range(1, LONGEST + 1)]
+        rates = [(1 - a**g) / (1 - a) / (rest + own * (g - a)) for g in range(1, LONGEST + 1)]
         return 1 + rates.index(max(rates))
 
     def _pass(

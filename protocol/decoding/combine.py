@@ -24,9 +24,10 @@ import numpy as np
 from outrider.protocol.decoding.noise import gumbel
 from outrider.protocol.decoding.processors import F32, F64, I64, survivors
 from outrider.protocol.decoding.ratio import mass_among, odds
+from outrider.protocol.decoding.row import SparseRow
 from outrider.protocol.decoding.rules import Choice, choice_domain, without
 from outrider.protocol.decoding.sampling import Collaboration, Combination, Rule, Sampling
-from outrider.protocol.decoding.sparse import Budget, SparseRow
+from outrider.protocol.decoding.sparse import Budget
 from outrider.protocol.errors import SettingError
 
 PLAIN = Sampling(temperature=1.0)
@@ -102,7 +103,7 @@ def combined(
     union = np.union1d(tokens, np.array(other.ids, np.int64))
     r = np.zeros(union.size)
     r[np.searchsorted(union, tokens)] = (1 - collaboration.weight) * e / e.sum()
-    r[np.searchsorted(union, other.ids)] += collaboration.weight * other.masses()
+    r[np.searchsorted(union, other.ids)] += collaboration.weight * np.array(other.masses())
     kept = r > 0
     return union[kept], np.log(r[kept])
 

@@ -20,9 +20,10 @@ import numpy as np
 
 from outrider.protocol.decoding.noise import Domain
 from outrider.protocol.decoding.processors import F32, F64, I64, survivors
+from outrider.protocol.decoding.row import SparseRow
 from outrider.protocol.decoding.rules import Choice, choose
 from outrider.protocol.decoding.sampling import Sampling
-from outrider.protocol.decoding.sparse import SparseRow, uniform
+from outrider.protocol.decoding.sparse import uniform
 
 
 def log_mass(

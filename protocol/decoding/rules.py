@@ -27,8 +27,8 @@ from outrider.protocol.decoding.processors import (
     survivors,
     top,
 )
+from outrider.protocol.decoding.row import SparseRow
 from outrider.protocol.decoding.sampling import Rule, Sampling
-from outrider.protocol.decoding.sparse import SparseRow
 from outrider.protocol.errors import BackendError
 
 NOBODY: frozenset[int] = frozenset()
@@ -81,7 +81,7 @@ def without(tokens: I64, scores: F64, minus: SparseRow) -> F64:
     taken = np.array(minus.ids, np.int64)
     at = np.minimum(np.searchsorted(tokens, taken), tokens.size - 1)
     here = tokens[at] == taken
-    at, taken_mass = at[here], minus.masses()[here]
+    at, taken_mass = at[here], np.array(minus.masses())[here]
     left = np.exp(scores[at] - total) - taken_mass
     rest = scores.copy()
     with np.errstate(divide="ignore"):

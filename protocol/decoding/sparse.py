@@ -11,7 +11,6 @@ distribution alone; nothing here looks at what is drawn from it.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
@@ -28,13 +27,9 @@ from outrider.protocol.decoding.processors import (
     processed,
     top,
 )
+from outrider.protocol.decoding.row import MAX_KEEP, MAX_LEVELS, SparseRow
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.errors import BackendError, SettingError
-
-MAX_KEEP = 64
-"""Most ids in a row."""
-
-MAX_LEVELS = 4096
 
 HEAD = 512
 """Likeliest tokens of a large vocabulary that the cuts and a row look at; a small one is whole."""
@@ -66,34 +61,6 @@ class Budget(NamedTuple):
         if not 0.0 <= self.floor <= 1.0:
             raise SettingError(f"a floor of {self.floor}; it must be 0 to 1")
         return self
-
-
-class SparseRow(NamedTuple):
-    """A distribution: ``ids`` ascending, ``counts`` of at least 1 each, their sum the levels."""
-
-    ids: tuple[int, ...]
-    counts: tuple[int, ...]
-
-    @property
-    def levels(self) -> int:
-        """What the counts are parts of."""
-        return sum(self.counts)
-
-    @property
-    def peak(self) -> float:
-        """The largest mass of an id."""
-        return max(self.counts) / self.levels
-
-    def mass(self, token: int) -> float:
-        """The probability of an id; 0 for one that the row lacks."""
-        at = bisect_left(self.ids, token)
-        if at == len(self.ids) or self.ids[at] != token:
-            return 0.0
-        return self.counts[at] / self.levels
-
-    def masses(self) -> F64:
-        """The probabilities of ``ids``, float64."""
-        return np.array(self.counts, np.float64) / self.levels
 
 
 def quantize(ids: I64, masses: F64, levels: int) -> SparseRow:

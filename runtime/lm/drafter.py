@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from outrider.protocol.decoding.combine import proposal, row_sampling
+from outrider.protocol.decoding.row import SparseRow
 from outrider.protocol.decoding.rules import Proposal, propose
 from outrider.protocol.decoding.sampling import Rule, Sampling
-from outrider.protocol.decoding.sparse import Budget, SparseRow, draw, spread
+from outrider.protocol.decoding.sparse import Budget, draw, spread
 from outrider.runtime.lm.base import CausalLM, common_prefix, follow
 
 

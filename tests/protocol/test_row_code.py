@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.protocol.decoding.sparse import SparseRow
+from outrider.protocol.decoding.row import SparseRow
 from outrider.protocol.errors import DecodeError, LocalProtocolError
 from outrider.protocol.packing import Reader, Writer
 from outrider.protocol.row_code import put_rows, row_bits, take_rows

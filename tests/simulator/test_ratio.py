@@ -21,8 +21,9 @@ from outrider.edge_client import ratio as edge_ratio
 from outrider.edge_client.policy import Plan
 from outrider.protocol.decoding import ratio, rules
 from outrider.protocol.decoding.noise import Domain
+from outrider.protocol.decoding.row import SparseRow
 from outrider.protocol.decoding.sampling import Sampling
-from outrider.protocol.decoding.sparse import Budget, SparseRow, draw
+from outrider.protocol.decoding.sparse import Budget, draw
 from outrider.protocol.edge_session import EdgeSession
 from outrider.runtime.lm import drafter
 from outrider.runtime.lm.drafter import Drafter, Guess

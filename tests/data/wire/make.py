@@ -14,8 +14,8 @@ import msgspec
 
 from outrider.protocol import messages as m
 from outrider.protocol.codec import Codec
+from outrider.protocol.decoding.row import SparseRow
 from outrider.protocol.decoding.sampling import Sampling
-from outrider.protocol.decoding.sparse import SparseRow
 from outrider.protocol.fingerprint import Fingerprint
 from outrider.protocol.packing import TIME_UNIT, long_time
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from outrider.protocol.decoding.combine import combined, parse
+from outrider.protocol.decoding.row import SparseRow
 from outrider.protocol.decoding.sampling import Collaboration, Combination, Sampling
-from outrider.protocol.decoding.sparse import Budget, SparseRow, spread
+from outrider.protocol.decoding.sparse import Budget, spread
 from outrider.protocol.errors import SettingError
 
 V, TEXT = 6, [1, 2, 3]

@@ -12,16 +12,10 @@ from outrider.protocol.decoding import ratio, rules, sparse
 from outrider.protocol.decoding.noise import Domain
 from outrider.protocol.decoding.processors import survivors
 from outrider.protocol.decoding.ratio import decide, log_mass, odds
+from outrider.protocol.decoding.row import SparseRow
 from outrider.protocol.decoding.rules import without
 from outrider.protocol.decoding.sampling import Rule, Sampling
-from outrider.protocol.decoding.sparse import (
-    Budget,
-    SparseRow,
-    Threshold,
-    draw,
-    quantize,
-    spread,
-)
+from outrider.protocol.decoding.sparse import Budget, Threshold, draw, quantize, spread
 from outrider.protocol.errors import BackendError, SettingError
 
 V, PROMPT = 4, (1, 3)
