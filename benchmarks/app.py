@@ -217,3 +217,28 @@ def cos(
         Console().print_json(data=result)
     if not result["all_exact"]:
         raise typer.Exit(1)
+
+
+@app.command()
+def uara(
+    quick: Annotated[bool, typer.Option("--quick", help="Four points, three seeds.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write a picture here (needs matplotlib: extra bench).")
+    ] = None,
+    json_output: Json = False,
+) -> None:
+    """Placement of devices on verifiers in a simulated cell, against the paper's baselines.
+
+    Example: outrider bench uara --quick --json
+    """
+    from outrider.benchmarks.uara import uara as run
+
+    result = run(Console(stderr=True).print, quick=quick)
+    if plot is not None:
+        from outrider.benchmarks.uara_plots import draw
+
+        draw(result, plot)
+    if json_output:
+        print(json.dumps(result))
+    else:
+        Console().print_json(data=result)

@@ -28,6 +28,7 @@ from outrider.cli.quantize_report import report
 from outrider.cli.run import run
 from outrider.cli.serve import serve
 from outrider.cli.settings import Command
+from outrider.cli.sim import uara
 from outrider.protocol.errors import OutriderError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
@@ -52,6 +53,7 @@ app = typer.Typer(
 cloud = typer.Typer(
     help="The cloud's side: serve a target, let edges in, see how it is.", context_settings=_CONTEXT
 )
+sim = typer.Typer(help="Experiments in simulation.", context_settings=_CONTEXT)
 bench = typer.Typer(cls=LazyBench, help="Measure speed, bytes and overheads.")
 
 for function in (demo, run, chat, link, doctor, inspect, pull, versions.version):
@@ -62,7 +64,14 @@ for operate in (serve, status, cert, invite, keys, revoke):
 app.add_typer(cloud, name="cloud")
 quantize.command("report", cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG)(report)
 app.add_typer(quantize, name="quantize")
+sim.command("uara", cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG)(uara)
+app.add_typer(sim, name="sim")
 app.add_typer(bench, name="bench")
+
+
+@sim.callback()
+def _sim() -> None:
+    """Experiments in simulation."""
 
 
 @bench.callback()

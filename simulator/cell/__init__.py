@@ -1,0 +1,1 @@
+"""Devices and verifier servers in a radio cell: channels, tasks, batteries, policies at work."""
