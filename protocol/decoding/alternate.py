@@ -152,18 +152,18 @@ class Alternation:
                     rows = [[] for _ in self.costs]
 
     def length(self, model: int) -> int:
-        """Tokens of a turn: what brings most for its cost, by the speed factor; 1 until known.
+        """Tokens of a turn: what brings most for its cost; 1 until known.
 
-        A turn of g brings (1 - a^g) / (1 - a) tokens for g passes of this model and one of each
-        other; with probability a the extra token of another stands, and the first of the g passes
-        is the one that scores it.
+        A round of g passes of this model and one of each of the n - 1 others proposes g + n - 1
+        tokens, of which (1 - a^(g + n - 1)) / (1 - a) are expected to stand.
         """
         if not self.adaptive or self.judged[model] < WARM:
             return 1
         error = math.sqrt(0.25 / self.judged[model])
         a = min(0.99, max(0.0, self.right[model] / self.judged[model] - error))
         own, rest = self.costs[model], sum(self.costs) - self.costs[model]
-        rates = [(1 - a**g) / (1 - a) / (rest + own * (g - a)) for g in range(1, LONGEST + 1)]
+        others = len(self.costs) - 1
+        rates = [(1 - a ** (g + others)) / (g * own + rest) for g in range(1, LONGEST + 1)]
         return 1 + rates.index(max(rates))
 
     def _pass(
