@@ -42,7 +42,10 @@ LENGTHS = (2, 4)
 ROUNDS = 40
 ROUND = 4
 ANSWERS = 50
-PART_SECONDS = 900.0
+PART_SECONDS = 240.0
+"""A part that takes longer is given up, and its row says so."""
+
+ESTIMATE = "about ten minutes on two quiet cores"
 
 Say = Callable[[str], None]
 Times = NDArray[np.float64]
@@ -68,7 +71,7 @@ def real(
 
     Example: outrider bench real --json
     """
-    result = measure(Console(stderr=True).print, tokens=tokens, answers=answers, others=others)
+    result = measure(_sayer(), tokens=tokens, answers=answers, others=others)
     if json_output:
         print(json.dumps(result))
         return
@@ -92,6 +95,18 @@ def real(
     console.print(table)
 
 
+def _sayer() -> Say:
+    """Progress on standard error, with the time since the start."""
+    console, started = Console(stderr=True, highlight=False), time.monotonic()
+
+    def say(text: str) -> None:
+        minutes, seconds = divmod(int(time.monotonic() - started), 60)
+        console.print(f"[{minutes}:{seconds:02}] {text}", markup=False)
+
+    say(f"this takes {ESTIMATE}")
+    return say
+
+
 def measure(
     say: Say, *, tokens: int = 48, answers: int = ANSWERS, others: bool = True
 ) -> dict[str, Any]:
@@ -101,11 +116,11 @@ def measure(
         BackendError: the models are not on this machine, or a process of ours failed.
     """
     drafter, target = resolve(PAIR, "drafter"), resolve(PAIR, "target")
-    say("overhead of a draft step")
+    say("overhead of a draft step ...")
     overhead = draft_overhead(drafter)
-    say(f"memory of an edge over {answers} answers")
+    say(f"memory of an edge over {answers} answers ...")
     memory = edge_memory(drafter, answers)
-    say("tokens a second")
+    say("tokens a second ...")
     rows = asyncio.run(ours(drafter, target, tokens, say))
     if others:
         rows += other_programs(drafter, target, tokens, say)
@@ -255,10 +270,11 @@ def other_programs(drafter: Path, target: Path, tokens: int, say: Say) -> list[d
         ("llama-cpp-python", "plain", "llama-cpp-python, plain"),
         ("llama-cpp-python", "lookup", "llama-cpp-python, its prompt look-up"),
         ("llama-cpp-python", "model", "llama-cpp-python, the drafter as its draft model"),
-        ("transformers", "plain", "transformers, plain (weights unpacked to bfloat16)"),
-        ("transformers", "assisted", "transformers, assisted generation (bfloat16)"),
+        ("transformers", "plain", "transformers, plain, weights unpacked"),
+        ("transformers", "assisted", "transformers, assisted generation, weights unpacked"),
     ):
         row: dict[str, Any] = {"name": name}
+        say(f"{name} ...")
         try:
             (line,) = _run(part, str(target), str(drafter), mode, str(tokens))
             row |= {**line, "tokens_per_second": line["tokens"] / line["seconds"]}

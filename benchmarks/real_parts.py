@@ -22,6 +22,7 @@ from outrider.edge_client.policy import Fixed
 from outrider.protocol.edge_session import Request
 from outrider.runtime.lm.drafter import Drafter
 from outrider.runtime.lm.factory import load_lm
+from outrider.runtime.lm.memory import available
 from outrider.runtime.text.tokenizer import load_tokenizer
 
 PROMPTS = {
@@ -31,6 +32,8 @@ PROMPTS = {
 }
 CLOUD_CTX = 2048
 EDGE_CTX = 4096
+ENOUGH_SECONDS = 60.0
+"""After so long no further prompt is begun: other programs may be slow."""
 
 
 def say(**facts: Any) -> None:
@@ -107,11 +110,11 @@ def llama_cpp_python(target: str, drafter: str, mode: str, tokens: str) -> None:
         **options,
     )
 
-    def run(prompt: str) -> int:
-        done = llama(prompt, max_tokens=int(tokens), temperature=0.0)
+    def run(prompt: str, count: int) -> int:
+        done = llama(prompt, max_tokens=count, temperature=0.0)
         return int(done["usage"]["completion_tokens"])
 
-    _measure(run)
+    _measure(run, int(tokens))
 
 
 def _draft_hook(api: Any, path: str) -> Any:
@@ -134,40 +137,63 @@ def _draft_hook(api: Any, path: str) -> Any:
 
 
 def transformers(target: str, drafter: str, mode: str, tokens: str) -> None:
-    """transformers' own generation from the same files, alone or with the assistant model."""
+    """transformers' own generation from the same files, alone or with the assistant model.
+
+    It unpacks the weights: to float32, which is the quickest on most CPUs, where there is room.
+    """
     torch = importlib.import_module("torch")
     library = importlib.import_module("transformers")
     torch.set_num_threads(2)
+    files = [target, drafter] if mode == "assisted" else [target]
+    dtype = _unpacked(files)
 
     def load(path: str) -> Any:
         file = Path(path)
         return library.AutoModelForCausalLM.from_pretrained(
-            file.parent, gguf_file=file.name, dtype=torch.bfloat16
+            file.parent, gguf_file=file.name, dtype=getattr(torch, dtype)
         ).eval()
 
     model = load(target)
     assistant = load(drafter) if mode == "assisted" else None
     tokenizer = load_tokenizer(target)  # the same ids as in all other rows
 
-    def run(prompt: str) -> int:
+    def run(prompt: str, count: int) -> int:
         ids = torch.tensor([tokenizer.encode_prompt(prompt)])
         with torch.inference_mode():
             done = model.generate(
-                ids, max_new_tokens=int(tokens), do_sample=False, assistant_model=assistant
+                ids, max_new_tokens=count, do_sample=False, assistant_model=assistant
             )
         return int(done.shape[1] - ids.shape[1])
 
-    _measure(run)
+    _measure(run, int(tokens), weights=dtype)
 
 
-def _measure(run: Callable[[str], int]) -> None:
-    """Warm up, then all prompts; tokens and seconds, the prompts' evaluation included."""
-    run("1 + 1 =")
-    tokens, started = 0, time.perf_counter()
+UNPACKED = {"float32": 9.0, "bfloat16": 5.0}
+"""Bytes of memory for each byte of a 4-bit file, while it is unpacked to this type."""
+
+
+def _unpacked(files: Sequence[str]) -> str:
+    """The type of weights that there is memory for; ends the process if there is for none."""
+    size = sum(Path(file).stat().st_size for file in files)
+    room = available() or 0
+    for dtype, factor in UNPACKED.items():
+        if factor * size < room:
+            return dtype
+    need = UNPACKED["bfloat16"] * size
+    sys.exit(f"needs about {need / 2**30:.1f} GiB unpacked, {room / 2**30:.1f} GiB are free")
+
+
+def _measure(run: Callable[[str, int], int], count: int, **facts: Any) -> None:
+    """Warm up, then the prompts while there is time; tokens and seconds, reading included."""
+    run("1 + 1 =", 4)
+    tokens, prompts, started = 0, 0, time.perf_counter()
     for prompt in PROMPTS.values():
-        tokens += run(prompt)
+        tokens += run(prompt, count)
+        prompts += 1
+        if time.perf_counter() - started > ENOUGH_SECONDS:
+            break
     seconds = time.perf_counter() - started
-    say(tokens=tokens, seconds=seconds, rss_mib=resident())
+    say(tokens=tokens, prompts=prompts, seconds=seconds, rss_mib=resident(), **facts)
 
 
 PARTS: dict[str, Callable[..., None]] = {

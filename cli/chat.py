@@ -1,5 +1,6 @@
 """``outrider chat``: a conversation with the target in the cloud, drafted here."""
 
+# ruff: noqa: ARG001 - the shared flags are read from the context
 from __future__ import annotations
 
 import contextlib
@@ -12,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from outrider.cli import judging, logs
+from outrider.cli import flags, judging, logs
 from outrider.cli import options as o
-from outrider.cli.run import TEXT, _contradictions
+from outrider.cli import sampling_options as s
 
 if TYPE_CHECKING:
     from outrider.cli.chat_link import ChatLink
@@ -33,16 +34,7 @@ def chat(
     tls_fingerprint: o.TlsFingerprint = None,
     tls_ca: o.TlsCa = None,
     reconnect: o.Reconnect = 30.0,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            "-m",
-            metavar="NAME",
-            rich_help_panel=o.CONNECTION,
-            help="The target that is expected; another one is refused.",
-        ),
-    ] = None,
+    model: o.Target = None,
     draft_model: o.DraftModel = None,
     drafter_backend: o.DrafterBackendOption = o.DrafterBackend.AUTO,
     draft: o.DraftOption = o.Draft.AUTO,
@@ -55,40 +47,25 @@ def chat(
     objective: o.ObjectiveOption = None,
     ctx_size: o.DraftCtx = 0,
     threads: o.DraftThreads = 1,
-    temp: o.Temp = 0.0,
-    top_k: o.TopK = 0,
-    top_p: o.TopP = 1.0,
-    min_p: o.MinP = 0.0,
-    repeat_penalty: o.RepeatPenalty = 1.0,
-    repeat_last_n: o.RepeatLastN = 64,
-    presence_penalty: o.PresencePenalty = 0.0,
-    frequency_penalty: o.FrequencyPenalty = 0.0,
-    logit_bias: o.LogitBias = None,
-    seed: o.Seed = None,
-    max_tokens: o.MaxTokens = DEFAULT_MAX_TOKENS,
-    ignore_eos: Annotated[
-        bool,
-        typer.Option("--ignore-eos", help="Go on after end tokens.", rich_help_panel=o.SAMPLING),
-    ] = False,
-    stop: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--stop",
-            metavar="TEXT",
-            rich_help_panel=TEXT,
-            allow_from_autoenv=False,
-            help="End an answer before this text; may be repeated.",
-        ),
-    ] = None,
-    system: Annotated[
-        str | None,
-        typer.Option("--system", metavar="TEXT", rich_help_panel=TEXT, help="System message."),
-    ] = None,
+    temp: s.Temp = 0.0,
+    top_k: s.TopK = 0,
+    top_p: s.TopP = 1.0,
+    min_p: s.MinP = 0.0,
+    repeat_penalty: s.RepeatPenalty = 1.0,
+    repeat_last_n: s.RepeatLastN = 64,
+    presence_penalty: s.PresencePenalty = 0.0,
+    frequency_penalty: s.FrequencyPenalty = 0.0,
+    logit_bias: s.LogitBias = None,
+    seed: s.Seed = None,
+    max_tokens: s.MaxTokens = DEFAULT_MAX_TOKENS,
+    ignore_eos: s.IgnoreEos = False,
+    stop: s.Stop = None,
+    system: s.System = None,
     raw: Annotated[
         bool,
         typer.Option(
             "--raw",
-            rich_help_panel=TEXT,
+            rich_help_panel=o.TEXT,
             help="Continue one plain text by turns, without the model's chat template.",
         ),
     ] = False,
@@ -96,7 +73,7 @@ def chat(
         bool,
         typer.Option(
             "--no-history",
-            rich_help_panel=TEXT,
+            rich_help_panel=o.TEXT,
             help="Neither read nor write the history of typed lines.",
         ),
     ] = False,
@@ -105,7 +82,7 @@ def chat(
         typer.Option("--json", help="Print one JSON object an answer.", rich_help_panel=o.OUTPUT),
     ] = False,
     verbose: o.Verbose = False,
-    config: o.Config = None,  # noqa: ARG001 - its callback reads it
+    config: o.Config = None,
 ) -> None:
     """Talk with the target.
 
@@ -117,46 +94,12 @@ def chat(
     Example: outrider chat --cloud wss://gpu.example:8471 -md qwen2.5-coder
     """
     logs.configure(verbose)
-    _contradictions(ctx, stop or [])
-    from outrider.cli import prompt as prompts
+    flags.check(ctx, stop or [])
     from outrider.cli.chat_loop import ChatSettings
-    from outrider.cli.edge import EdgeOptions, load_edge
-    from outrider.protocol.decoding.combine import parse
-    from outrider.protocol.decoding.sampling import Sampling
+    from outrider.cli.edge import load_edge
 
-    sampling = Sampling(
-        temperature=temp,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repetition_penalty=repeat_penalty,
-        repetition_window=repeat_last_n,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-        logit_bias=prompts.parse_bias(logit_bias or ()),
-        seed=seed or 0,
-        collaborate=parse(collaborate) if collaborate else None,
-    )
-    edge = load_edge(
-        EdgeOptions(
-            cloud=cloud,
-            api_key=api_key,
-            api_key_file=api_key_file,
-            tls_fingerprint=tls_fingerprint,
-            tls_ca=tls_ca,
-            draft_model=draft_model,
-            drafter_backend=drafter_backend.value,
-            policy=policy.value,
-            decision_log=decision_log,
-            draft_max=0 if draft is o.Draft.OFF else draft_max,
-            draft_p_min=draft_p_min,
-            collaborate=collaborate,
-            rule="coupled" if rule is judging.RuleName.AUTO and seed is not None else rule.value,
-            ctx_size=ctx_size,
-            threads=threads,
-            reconnect=reconnect,
-        )
-    )
+    sampling = flags.sampling(ctx.params, seed or 0)
+    edge = load_edge(flags.edge_options(ctx.params))
     settings = ChatSettings(
         sampling=sampling,
         seed=seed,

@@ -109,9 +109,8 @@ class ChatLink:
         except BaseException:
             self._leave()
             raise
-        engine = self.client._engine  # the client has no door to its policy
-        if engine is not None:
-            self.switch = engine.policy = Switch(engine.policy)
+        if self.client.policy is not None:
+            self.switch = self.client.policy = Switch(self.client.policy)
         return self
 
     def __exit__(

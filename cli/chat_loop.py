@@ -162,7 +162,8 @@ class Chat:
             report.print_json(self._figures(outcome))
         elif logs.verbose():
             note(report.summary(outcome.answer, self.mode()))
-            note(f"{outcome.cached} of {len(outcome.answer.prompt_ids)} tokens were cached")
+            cached, prompt = outcome.answer.cached, len(outcome.answer.prompt_ids)
+            note(f"{cached} of the prompt's {prompt} tokens were cached")
         for text in self.link.pending():
             note(text)
         if outcome.cancelled:
@@ -219,7 +220,6 @@ class Chat:
         error = outcome.error
         return report.figures(outcome.answer) | {
             "turn": len(self.outcomes),
-            "cached_tokens": outcome.cached,
             "drafter": self.edge.drafter_name,
             "target": self.target,
             "mode": self.mode(),

@@ -48,8 +48,8 @@ def _facts(chat: Chat) -> dict[str, str]:
 def _cached(chat: Chat) -> str:
     last, every = chat.outcomes[-1], chat.outcomes
     prompts = sum(len(outcome.answer.prompt_ids) for outcome in every)
-    cached = sum(outcome.cached for outcome in every)
+    cached = sum(outcome.answer.cached for outcome in every)
     return (
-        f"{last.cached} of the last prompt's {len(last.answer.prompt_ids)} tokens, "
+        f"{last.answer.cached} of the last prompt's {len(last.answer.prompt_ids)} tokens, "
         f"{cached} of all {prompts}"
     )

@@ -12,21 +12,16 @@ from time import monotonic
 
 from outrider.cli.chat_link import ChatLink, Interrupt, Notice, Over, Waiting
 from outrider.cli.chat_screen import Screen
-from outrider.edge_client.answer import Ahead, Answer, Piece
+from outrider.edge_client.answer import Ahead, Answer, Piece, as_it_stands, held_back
 from outrider.protocol.edge_session import EdgeSession, Request
 from outrider.protocol.errors import OutriderError
-from outrider.runtime.lm.base import common_prefix
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """An answer as far as it came; ``error`` or ``cancelled`` tell why it is not whole.
-
-    ``cached`` of its prompt's tokens were held at both ends already.
-    """
+    """An answer as far as it came; ``error`` or ``cancelled`` tell why it is not whole."""
 
     answer: Answer
-    cached: int
     error: OutriderError | None = None
     cancelled: bool = False
 
@@ -46,7 +41,6 @@ class Turn:
     def take(self, request: Request) -> Outcome:
         """Ask, and stay until it is over."""
         self._began = monotonic()
-        before = tuple(self._session.ids)
         over = Over(None)
         asked = self._link.ask(self._session, request, ahead=self._screen.tails)
         with closing(asked) as happenings, silent_keys():  # type: ignore[type-var]
@@ -60,11 +54,7 @@ class Turn:
         if error is not None and not isinstance(error, OutriderError):
             raise error
         answer = self._answer or self._broken_off("error" if error else "cancel")
-        # A prompt that the cloud wrote out was sent anew; what it shares is not evaluated again.
-        cached = self._session.base or (
-            0 if request.ids else common_prefix(before, answer.prompt_ids)
-        )
-        return Outcome(answer, cached, error, self._cancelled and not self._answer)
+        return Outcome(answer, error, self._cancelled and not self._answer)
 
     def _happened(self, event: object) -> None:
         if isinstance(event, Piece):
@@ -94,42 +84,21 @@ class Turn:
 
     def _finish(self) -> None:
         if self._answer is None:
-            rest = self._unshown()
+            token_bytes = self._link.client.tokenizer.token_bytes
+            rest = held_back(self._session, token_bytes, self._parts)
             self._parts.append(rest)
             self._screen.text(rest)
         self._screen.end()
 
-    def _unshown(self) -> str:
-        """Verified text held back for the rest of a stop string, which will not come now."""
-        shown = "".join(self._parts)
-        data = b"".join(map(self._link.client.tokenizer.token_bytes, self._ids()))
-        whole = data.decode("utf-8", "ignore")
-        return whole[len(shown) :] if whole.startswith(shown) else ""
-
-    def _ids(self) -> list[int]:
-        """Verified ids. After a cancel there may be some whose piece was not taken any more."""
-        return self._session.ids[self._session.prompt_len :] if self._session.prompt_len else []
-
     def _broken_off(self, reason: str) -> Answer:
-        session = self._session
-        sampling = session.request.sampling if session.request else None
-        return Answer(
+        """After a cancel there may be verified ids whose piece was not taken any more."""
+        return as_it_stands(
+            self._session,
             text="".join(self._parts),
-            ids=tuple(self._ids()),
-            prompt_ids=tuple(session.ids[: session.prompt_len]),
             reason=reason,
-            seed=sampling.seed if sampling and sampling.temperature else None,
-            rule=sampling.rule.value if sampling else "greedy",
-            frames=session.frames_sent,
-            drafted=session.nodes_sent,
-            accepted=session.nodes_accepted,
-            bytes_up=session.bytes_up,
-            bytes_down=session.bytes_down,
-            passes=None,
             first_token=self._first,
             seconds=monotonic() - self._began,
             rtt=self._link.client.machine.link.srtt,
-            degraded=None,
         )
 
 

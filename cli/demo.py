@@ -12,6 +12,7 @@ import typer
 
 from outrider.cli import embedded, logs
 from outrider.cli import options as o
+from outrider.cli import sampling_options as s
 from outrider.cli.exits import WorkFailedError
 from outrider.protocol.errors import SettingError
 
@@ -57,9 +58,9 @@ def demo(
             help="All prompts of scripture, docs or source (default: one of each).",
         ),
     ] = None,
-    max_tokens: o.MaxTokens = 96,
-    temp: o.Temp = 0.0,
-    seed: o.Seed = None,
+    max_tokens: s.MaxTokens = 96,
+    temp: s.Temp = 0.0,
+    seed: s.Seed = None,
     policy: o.PolicyOption = o.PolicyName.FIXED,
     draft_max: o.DraftMax = 4,
     draft_p_min: o.DraftPMin = o.DEFAULT_DRAFT_P_MIN,

@@ -28,6 +28,17 @@ _MARK = {
 def doctor(
     *,
     draft_model: o.DraftModel = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            "-m",
+            metavar="NAME",
+            rich_help_panel=o.DRAFTING,
+            help="Say which models here draft for this target, and why the others do not: a path, "
+            "or the name of a model that was pulled.",
+        ),
+    ] = None,
     cloud: Annotated[
         str | None,
         typer.Option(
@@ -56,7 +67,9 @@ def doctor(
     from outrider.cli.exits import WorkFailedError
 
     found: list[Check] = []
-    checks = _checks(draft_model, ctx_size, cloud, (api_key, api_key_file, tls_fingerprint, tls_ca))
+    checks = _checks(
+        draft_model, model, ctx_size, cloud, (api_key, api_key_file, tls_fingerprint, tls_ca)
+    )
     if json:
         found = list(checks)
         problems = sum(check.state == "problem" for check in found)
@@ -70,6 +83,7 @@ def doctor(
 
 def _checks(
     draft_model: Path | None,
+    model: str | None,
     ctx_size: int,
     cloud: str | None,
     connection: tuple[str | None, Path | None, str | None, Path | None],
@@ -92,8 +106,28 @@ def _checks(
     yield from check_libraries(needed_module(path) if path else None)
     if path is not None:
         yield from check_model(path, ctx_size)
+    yield from _pairs(model, path)
     if cloud is not None:
         yield from _link(cloud, path, connection)
+
+
+def _pairs(model: str | None, path: Path | None) -> Iterator[Check]:
+    """Who drafts for whom, of the models that are here and the one that was named."""
+    from outrider.protocol.errors import OutriderError
+    from outrider.runtime.doctor.check import problem
+    from outrider.runtime.doctor.pairs import NAME, check_pairs
+    from outrider.runtime.hub.local import local_models
+    from outrider.runtime.hub.resolve import resolve
+
+    try:
+        target = resolve(model, "target") if model else None
+    except OutriderError as error:
+        yield problem(NAME, str(error), "give a path, or a name that was pulled")
+        return
+    models = local_models()
+    if path is not None and path.resolve() not in {m.resolve() for m in models}:
+        models.append(path)
+    yield from check_pairs(target, models)
 
 
 def _link(
@@ -156,7 +190,8 @@ def _print(console: Console, check: Check) -> None:
     if check.do:
         says.append(f"\n-> {check.do}", style="bold" if check.state == "problem" else "")
     if not console.is_terminal:
-        print(f"{word:<8} {check.name}: {check.says}" + (f" -> {check.do}" if check.do else ""))
+        line = check.says.replace("\n", "; ")
+        print(f"{word:<8} {check.name}: {line}" + (f" -> {check.do}" if check.do else ""))
         return
     grid = Table.grid(padding=(0, 2))
     grid.add_column(width=7)

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 from outrider.cli import embedded, logs
 from outrider.cli.exits import NotConnectedError, not_connected
 from outrider.edge_client.adaptive import LONGEST, Adaptive
-from outrider.edge_client.answer import Ahead, Answer, Piece
+from outrider.edge_client.answer import Ahead, Answer, Piece, as_it_stands, held_back
 from outrider.edge_client.client import EdgeClient
 from outrider.edge_client.courier import Persistence
 from outrider.edge_client.decisions import DecisionLog
 from outrider.edge_client.offline import Unverified
 from outrider.edge_client.patience import PATIENCE, stream_patiently
 from outrider.edge_client.policy import Fixed, Policy
-from outrider.protocol.edge_session import EdgeSession, Request
+from outrider.protocol.edge_session import Request
 from outrider.protocol.errors import HandshakeError, LinkError, OutriderError, SettingError
 from outrider.runtime.hub.need import check_memory
 from outrider.runtime.hub.resolve import resolve
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 DEFAULT_LENGTH = 6
 """Draft length of the fixed policy: with acceptance about 0.7 the longest that still pays."""
 
+
+WORTH_A_KNOCK = 64 << 20
+"""Bytes of weights from which on loading them takes longer than seeing whether a cloud is there."""
 
 SECOND_CHOICE = "not installed"
 """In what is said of the drafter: another backend would have been taken, but is not there."""
@@ -117,7 +120,9 @@ def load_edge(options: EdgeOptions) -> Edge:
         raise SettingError(f"--offline local and --rule {options.rule} contradict each other")
     if options.draft_max != 0:
         # And this, also where the model needs more memory than there is.
-        check_memory(options.pack, options.ctx_size, backend=options.drafter_backend)
+        need = check_memory(options.pack, options.ctx_size, backend=options.drafter_backend)
+        if need.weights >= WORTH_A_KNOCK and options.cloud and not options.offline:
+            asyncio.run(_knock(options))
     tokenizer = load_tokenizer(options.pack)
     for warning in tokenizer.warnings:
         logs.warn(warning)
@@ -133,6 +138,21 @@ def load_edge(options: EdgeOptions) -> Edge:
     name = f"{loaded.path.name} ({how})"
     mode = f"drafting with {name}, {policy.about}"
     return Edge(tokenizer, drafter, name, mode, options)
+
+
+async def _knock(options: EdgeOptions) -> None:
+    """A cloud that is not there is told at once, not when a large drafter has been loaded.
+
+    Raises:
+        NotConnectedError: no connection, or the cloud refused the key.
+    """
+    from outrider.runtime.net.client import connect
+
+    try:
+        link = await connect(options.cloud, key=read_key(options), context=tls_context(options))
+        await link.close()
+    except (HandshakeError, LinkError) as error:
+        raise not_connected(error) from error
 
 
 def _check_cloud(options: EdgeOptions) -> None:
@@ -290,24 +310,23 @@ async def answer(
                 parts.append(event.text)
                 show(event)
     except OutriderError as error:
-        rest = _unshown(client.tokenizer, session, parts)
+        rest = held_back(session, client.tokenizer.token_bytes, parts)
         if rest:
             show(Piece(rest, (), 0, ()))
-        seconds = monotonic() - started
-        return _broken_off(client, session, "".join(parts) + rest, first, seconds), error
+        broken_off = as_it_stands(
+            session,
+            text="".join(parts) + rest,
+            reason="error",
+            first_token=first,
+            seconds=monotonic() - started,
+            rtt=client.machine.link.srtt,
+        )
+        return broken_off, error
     finally:
         # A verifier keeps few sessions open. It is told before the next answer is asked for.
         client.machine.close(session)
         client.courier.wake()
     raise AssertionError("a stream ends with its answer or with an error")
-
-
-def _unshown(tokenizer: Tokenizer, session: EdgeSession, parts: list[str]) -> str:
-    """Verified text that was held back for the rest of a stop string, which will never come."""
-    ids = session.ids[session.prompt_len :] if session.prompt_len else []
-    whole = b"".join(map(tokenizer.token_bytes, ids)).decode("utf-8", "ignore")
-    shown = "".join(parts)
-    return whole[len(shown) :] if whole.startswith(shown) else ""
 
 
 def undrafted(answer: Answer, policy: Policy) -> str:
@@ -317,27 +336,3 @@ def undrafted(answer: Answer, policy: Policy) -> str:
     if policy.reason.startswith(("streaming", "lockstep", "trying", "nothing measured", "fixed")):
         return "the answer ended before a guess was ready, or none was probable enough"
     return policy.reason
-
-
-def _broken_off(
-    client: EdgeClient, session: EdgeSession, text: str, first: float | None, seconds: float
-) -> Answer:
-    sampling = session.request.sampling if session.request else None
-    return Answer(
-        text=text,
-        ids=tuple(session.ids[session.prompt_len :]) if session.prompt_len else (),
-        prompt_ids=tuple(session.ids[: session.prompt_len]),
-        reason="error",
-        seed=sampling.seed if sampling and sampling.temperature else None,
-        rule=sampling.rule.value if sampling else "greedy",
-        frames=session.frames_sent,
-        drafted=session.nodes_sent,
-        accepted=session.nodes_accepted,
-        bytes_up=session.bytes_up,
-        bytes_down=session.bytes_down,
-        passes=None,
-        first_token=first,
-        seconds=seconds,
-        rtt=client.machine.link.srtt,
-        degraded=None,
-    )

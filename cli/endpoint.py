@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outrider.cli import logs
+from outrider.cli import flags, logs
 from outrider.cli import options as o
-from outrider.cli.run import _contradictions
 from outrider.protocol.errors import SettingError
 
 if TYPE_CHECKING:
@@ -178,7 +177,7 @@ def serve(
     Example: outrider serve --cloud wss://gpu.example:8471 -md qwen2.5-coder
     """
     logs.configure(verbose)
-    _contradictions(ctx, [])
+    flags.check(ctx, [])
     _check_library()
     from outrider.cli.edge import EdgeOptions
     from outrider.cli.endpoint_life import Settings, serve_until_told

@@ -9,6 +9,7 @@ import typer
 
 from outrider.cli import logs
 from outrider.cli import options as o
+from outrider.cli import sampling_options as s
 
 if TYPE_CHECKING:
     from outrider.cli.edge import Edge
@@ -43,7 +44,7 @@ def link(
     draft_p_min: o.DraftPMin = o.DEFAULT_DRAFT_P_MIN,
     ctx_size: o.DraftCtx = 0,
     threads: o.DraftThreads = 1,
-    max_tokens: o.MaxTokens = 48,
+    max_tokens: s.MaxTokens = 48,
     json: o.Json = False,
     verbose: o.Verbose = False,
     config: o.Config = None,  # noqa: ARG001 - its callback reads it

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import shutil
 import sys
+import textwrap
 from datetime import UTC, datetime
 from typing import TextIO
 
@@ -20,7 +22,7 @@ class _Format(logging.Formatter):
         who = f" [{record.name}]" if _state["verbose"] else ""
         text = f"{level}:{who} {record.getMessage()}"
         fields: dict[str, object] = getattr(record, "fields", {})
-        text += "".join(f" {name}={value}" for name, value in fields.items())
+        text = folded(text + "".join(f" {name}={value}" for name, value in fields.items()))
         if record.exc_info and _state["verbose"]:
             text += "\n" + self.formatException(record.exc_info)
         return text
@@ -63,6 +65,15 @@ def configure(verbose: bool, form: str = "text") -> None:
     logging.getLogger("outrider.net").setLevel(logging.INFO if verbose else logging.WARNING)
 
 
+def folded(text: str) -> str:
+    """Broken between words where a terminal would break it anywhere; elsewhere as it is."""
+    if not sys.stderr.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
+    fold = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False).fill
+    return "\n".join(map(fold, text.splitlines()))
+
+
 def say(text: str) -> None:
     """A line of a service about itself, on stderr; lost where it cannot be written."""
     if _state["json"]:
@@ -79,9 +90,9 @@ def verbose() -> bool:
 
 def note(text: str) -> None:
     """A line that a person at a terminal should see once."""
-    print(f"note: {text}", file=sys.stderr, flush=True)
+    print(folded(f"note: {text}"), file=sys.stderr, flush=True)
 
 
 def warn(text: str) -> None:
     """A line about something that is not as it should be but does not stop the work."""
-    print(f"warning: {text}", file=sys.stderr, flush=True)
+    print(folded(f"warning: {text}"), file=sys.stderr, flush=True)

@@ -154,13 +154,13 @@ def _complain(text: str) -> None:
 
         traceback.print_exc()
     # Some of it may be what a cloud said: shown, never obeyed, and not without end.
-    print(f"error: {visible(text[:MAX_SAID])}", file=sys.stderr)
+    print(logs.folded(f"error: {visible(text[:MAX_SAID])}"), file=sys.stderr)
 
 
 def _usage(error: BaseException) -> int:
     """What was wrong with the arguments, and where the right ones are."""
     message = getattr(error, "format_message", lambda: str(error))()
-    print(f"error: {message}", file=sys.stderr)
+    print(logs.folded(f"error: {message}"), file=sys.stderr)
     context = getattr(error, "ctx", None)
     if context is not None:
         print(f"see: {context.command_path} --help", file=sys.stderr)

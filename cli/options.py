@@ -17,6 +17,7 @@ DEFAULT_DRAFT_P_MIN = 0.0
 CONNECTION = "Connection"
 DRAFTING = "Drafting"
 SAMPLING = "Sampling"
+TEXT = "Prompt and text"
 MODEL = "Model"
 OUTPUT = "Output"
 
@@ -153,6 +154,16 @@ TlsCa = Annotated[
     ),
 ]
 
+Target = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        "-m",
+        metavar="NAME",
+        rich_help_panel=CONNECTION,
+        help="The target that is expected; another one is refused.",
+    ),
+]
 Reconnect = Annotated[
     float,
     typer.Option(
@@ -260,7 +271,8 @@ DraftCtx = Annotated[
         min=0,
         metavar="N",
         rich_help_panel=DRAFTING,
-        help="Context of the drafter; 0 is its own. It never limits the answer.",
+        help="Context of the drafter; 0 is its own, of a GGUF file at most 4096. It never limits "
+        "the answer.",
     ),
 ]
 DraftThreads = Annotated[
@@ -272,110 +284,5 @@ DraftThreads = Annotated[
         metavar="N",
         help="CPU threads of the drafter.",
         rich_help_panel=DRAFTING,
-    ),
-]
-
-# --- sampling -------------------------------------------------------------------------------
-
-Temp = Annotated[
-    float,
-    typer.Option(
-        "--temp", min=0.0, metavar="T", help="Temperature; 0 is greedy.", rich_help_panel=SAMPLING
-    ),
-]
-TopK = Annotated[
-    int,
-    typer.Option(
-        "--top-k",
-        min=0,
-        metavar="K",
-        help="Keep the K likeliest tokens; 0 is off.",
-        rich_help_panel=SAMPLING,
-    ),
-]
-TopP = Annotated[
-    float,
-    typer.Option(
-        "--top-p",
-        metavar="P",
-        rich_help_panel=SAMPLING,
-        help="Keep the likeliest tokens with this mass together; 1 is off.",
-    ),
-]
-MinP = Annotated[
-    float,
-    typer.Option(
-        "--min-p",
-        metavar="P",
-        rich_help_panel=SAMPLING,
-        help="Drop tokens under this share of the likeliest one; 0 is off.",
-    ),
-]
-RepeatPenalty = Annotated[
-    float,
-    typer.Option(
-        "--repeat-penalty",
-        metavar="X",
-        rich_help_panel=SAMPLING,
-        help="Divide the scores of tokens seen before; 1 is off.",
-    ),
-]
-RepeatLastN = Annotated[
-    int,
-    typer.Option(
-        "--repeat-last-n",
-        min=-1,
-        metavar="N",
-        rich_help_panel=SAMPLING,
-        help="How far back that looks, prompt included; -1 is all.",
-    ),
-]
-PresencePenalty = Annotated[
-    float,
-    typer.Option(
-        "--presence-penalty",
-        metavar="X",
-        rich_help_panel=SAMPLING,
-        help="Take this off tokens that the answer has already.",
-    ),
-]
-FrequencyPenalty = Annotated[
-    float,
-    typer.Option(
-        "--frequency-penalty",
-        metavar="X",
-        rich_help_panel=SAMPLING,
-        help="Take this off as often as the answer has them.",
-    ),
-]
-LogitBias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--logit-bias",
-        metavar="ID=BIAS",
-        rich_help_panel=SAMPLING,
-        allow_from_autoenv=False,
-        help="Add to the score of a token id; may be repeated.",
-    ),
-]
-Seed = Annotated[
-    int | None,
-    typer.Option(
-        "--seed",
-        "-s",
-        metavar="N",
-        rich_help_panel=SAMPLING,
-        help="Repeats a sampled answer (default: fresh, and reported).",
-    ),
-]
-MaxTokens = Annotated[
-    int,
-    typer.Option(
-        "--max-tokens",
-        "-n",
-        min=1,
-        metavar="N",
-        rich_help_panel=SAMPLING,
-        help="Most tokens of an answer.",
     ),
 ]

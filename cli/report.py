@@ -18,6 +18,7 @@ def figures(answer: Answer) -> dict[str, Any]:
         "token_ids": list(answer.ids),
         "prompt_ids": list(answer.prompt_ids),
         "prompt_tokens": len(answer.prompt_ids),
+        "cached_tokens": answer.cached,
         "finish_reason": answer.reason,
         "seed": answer.seed,
         "rule": answer.rule,

@@ -1,5 +1,6 @@
 """``outrider run``: one answer from the cloud, drafted here, streamed as it is verified."""
 
+# ruff: noqa: ARG001 - the shared flags are read from the context
 from __future__ import annotations
 
 import sys
@@ -7,13 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from outrider.cli import judging, logs
+from outrider.cli import flags, judging, logs
 from outrider.cli import options as o
+from outrider.cli import sampling_options as s
 from outrider.cli.exits import WorkFailedError
-from outrider.cli.settings import given_as_flag
-from outrider.protocol.errors import OutriderError, SettingError
-
-TEXT = "Prompt and text"
+from outrider.protocol.errors import OutriderError
 
 
 def run(
@@ -30,16 +29,7 @@ def run(
     tls_ca: o.TlsCa = None,
     reconnect: o.Reconnect = 30.0,
     offline: o.OfflineOption = o.Offline.OFF,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            "-m",
-            metavar="NAME",
-            rich_help_panel=o.CONNECTION,
-            help="The target that is expected; another one is refused.",
-        ),
-    ] = None,
+    model: o.Target = None,
     draft_model: o.DraftModel = None,
     drafter_backend: o.DrafterBackendOption = o.DrafterBackend.AUTO,
     draft: o.DraftOption = o.Draft.AUTO,
@@ -52,46 +42,31 @@ def run(
     objective: o.ObjectiveOption = None,
     ctx_size: o.DraftCtx = 0,
     threads: o.DraftThreads = 1,
-    temp: o.Temp = 0.0,
-    top_k: o.TopK = 0,
-    top_p: o.TopP = 1.0,
-    min_p: o.MinP = 0.0,
-    repeat_penalty: o.RepeatPenalty = 1.0,
-    repeat_last_n: o.RepeatLastN = 64,
-    presence_penalty: o.PresencePenalty = 0.0,
-    frequency_penalty: o.FrequencyPenalty = 0.0,
-    logit_bias: o.LogitBias = None,
-    seed: o.Seed = None,
-    max_tokens: o.MaxTokens = 256,
-    ignore_eos: Annotated[
-        bool,
-        typer.Option("--ignore-eos", help="Go on after end tokens.", rich_help_panel=o.SAMPLING),
-    ] = False,
-    stop: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--stop",
-            metavar="TEXT",
-            rich_help_panel=TEXT,
-            allow_from_autoenv=False,
-            help="End before this text; may be repeated.",
-        ),
-    ] = None,
-    system: Annotated[
-        str | None,
-        typer.Option("--system", metavar="TEXT", rich_help_panel=TEXT, help="System message."),
-    ] = None,
+    temp: s.Temp = 0.0,
+    top_k: s.TopK = 0,
+    top_p: s.TopP = 1.0,
+    min_p: s.MinP = 0.0,
+    repeat_penalty: s.RepeatPenalty = 1.0,
+    repeat_last_n: s.RepeatLastN = 64,
+    presence_penalty: s.PresencePenalty = 0.0,
+    frequency_penalty: s.FrequencyPenalty = 0.0,
+    logit_bias: s.LogitBias = None,
+    seed: s.Seed = None,
+    max_tokens: s.MaxTokens = 256,
+    ignore_eos: s.IgnoreEos = False,
+    stop: s.Stop = None,
+    system: s.System = None,
     raw: Annotated[
         bool,
         typer.Option(
             "--raw",
-            rich_help_panel=TEXT,
+            rich_help_panel=o.TEXT,
             help="Continue the prompt as it is, without the model's chat template.",
         ),
     ] = False,
     json: o.Json = False,
     verbose: o.Verbose = False,
-    config: o.Config = None,  # noqa: ARG001 - its callback reads it
+    config: o.Config = None,
 ) -> None:
     """Answer one prompt.
 
@@ -102,47 +77,13 @@ def run(
     Example: outrider run --cloud ws://127.0.0.1:8471 "And it came to pass" -n 64
     """
     logs.configure(verbose)
-    _contradictions(ctx, stop or [])
+    flags.check(ctx, stop or [])
     from outrider.cli import prompt as prompts
-    from outrider.cli.edge import EdgeOptions, load_edge
-    from outrider.protocol.decoding.combine import parse
-    from outrider.protocol.decoding.sampling import Sampling
+    from outrider.cli.edge import load_edge
 
-    sampling = Sampling(
-        temperature=temp,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repetition_penalty=repeat_penalty,
-        repetition_window=repeat_last_n,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-        logit_bias=prompts.parse_bias(logit_bias or ()),
-        seed=prompts.fresh_seed() if seed is None else seed,
-        collaborate=parse(collaborate) if collaborate else None,
-    )
+    sampling = flags.sampling(ctx.params, prompts.fresh_seed() if seed is None else seed)
     text = prompts.read_prompt(prompt)
-    edge = load_edge(
-        EdgeOptions(
-            cloud=cloud,
-            api_key=api_key,
-            api_key_file=api_key_file,
-            tls_fingerprint=tls_fingerprint,
-            tls_ca=tls_ca,
-            draft_model=draft_model,
-            drafter_backend=drafter_backend.value,
-            policy=policy.value,
-            decision_log=decision_log,
-            draft_max=0 if draft is o.Draft.OFF else draft_max,
-            draft_p_min=draft_p_min,
-            collaborate=collaborate,
-            rule="coupled" if rule is judging.RuleName.AUTO and seed is not None else rule.value,
-            ctx_size=ctx_size,
-            threads=threads,
-            reconnect=reconnect,
-            offline=offline is o.Offline.LOCAL,
-        )
-    )
+    edge = load_edge(flags.edge_options(ctx.params, offline=offline is o.Offline.LOCAL))
     # The embedded pair has a template but only ever saw plain text: without --system, no chat.
     wants_chat = edge.tokenizer.chat is not None and draft_model is not None
     request = prompts.build_request(
@@ -159,19 +100,6 @@ def run(
     _finish(edge, request, model, as_json=json)
 
 
-def _contradictions(ctx: typer.Context, stops: list[str]) -> None:
-    """Flags that cannot both be meant. The environment and the file may hold what is not used."""
-    if any(not stop for stop in stops):
-        raise SettingError("--stop is empty; it must be at least one character")
-    typed = given_as_flag(
-        ctx, "draft", "draft_max", "draft_p_min", "drafter_backend", "threads", "policy"
-    )
-    if "--draft" in typed and ctx.params["draft"] is o.Draft.OFF and len(typed) > 1:
-        if typed[1:] == ["--draft-max"] and ctx.params["draft_max"] == 0:
-            return
-        raise SettingError(f"--draft off and {typed[1]} contradict each other")
-
-
 def _finish(edge: Any, request: Any, model: str | None, *, as_json: bool) -> None:
     """Stream the answer, then its figures; an error that broke it off is raised last."""
     import asyncio
@@ -181,6 +109,8 @@ def _finish(edge: Any, request: Any, model: str | None, *, as_json: bool) -> Non
     from outrider.cli.unverified import offline_screen
 
     policy = make_policy(edge.options)
+
+    notices: dict[str, int] = {}
 
     async def work(screen: Any) -> tuple[Any, OutriderError | None, str | None, Any]:
         async with connected(edge, model=model, policy=policy) as client:
@@ -192,6 +122,7 @@ def _finish(edge: Any, request: Any, model: str | None, *, as_json: bool) -> Non
                 client, request, screen.piece, screen.unverified, edge.options.reconnect
             )
             welcome = client.machine.welcome
+            notices.update(client.notices)
             served = welcome.model if welcome else None
             return result, error, served, client.machine.traffic.figures()
 
@@ -205,7 +136,7 @@ def _finish(edge: Any, request: Any, model: str | None, *, as_json: bool) -> Non
     if as_json:
         said = None if error is None else str(error)
         extra = {"drafter": edge.drafter_name, "target": target, "mode": mode, "reason": reason}
-        extra |= {"error": said, "bytes": traffic}
+        extra |= {"error": said, "bytes": traffic, "notices": notices}
         if edge.options.offline:
             extra |= report.unverified(result)
         report.print_json(report.figures(result) | extra)

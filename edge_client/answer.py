@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import Any
 
+from outrider.protocol.edge_session import EdgeSession
 from outrider.runtime.text.ending import Ending
 from outrider.runtime.text.utf8 import Utf8Stream
 
@@ -39,7 +41,8 @@ class Answer:
     of draft frames and verdicts, WebSocket framing included.
     ``passes`` of the target were spent (None: not told). ``seed`` repeats a sampled answer, unless
     the ``rule`` that judged the guesses was ratio.
-    ``reconnects`` counts links made again meanwhile. Of ``offline_tokens`` that the drafter wrote
+    ``cached`` ids of the prompt were in the target's cache already. ``reconnects`` counts links
+    made again meanwhile. Of ``offline_tokens`` that the drafter wrote
     without one, ``corrected`` were wrong, and the last ``unverified_tokens`` are not part of the
     answer: their text is ``unverified``.
     """
@@ -60,6 +63,7 @@ class Answer:
     seconds: float
     rtt: float | None
     degraded: str | None
+    cached: int = 0
     unverified: str = ""
     unverified_tokens: int = 0
     offline_tokens: int = 0
@@ -87,6 +91,50 @@ class Answer:
         if self.first_token is None or len(self.ids) < 2 or self.seconds <= self.first_token:
             return None
         return (len(self.ids) - 1) / (self.seconds - self.first_token)
+
+
+def as_it_stands(
+    session: EdgeSession,
+    *,
+    text: str,
+    reason: str,
+    first_token: float | None,
+    seconds: float,
+    rtt: float | None,
+    **more: Any,
+) -> Answer:
+    """The answer of a session as far as it came, ``more`` being further fields of it."""
+    sampling = session.request.sampling if session.request else None
+    length = session.prompt_len
+    known = {"passes": None, "degraded": None} | more
+    return Answer(
+        text=text,
+        ids=tuple(session.ids[length:]) if length else (),
+        prompt_ids=tuple(session.ids[:length]),
+        reason=reason,
+        seed=sampling.seed if sampling and sampling.temperature else None,
+        rule=sampling.rule.value if sampling else "greedy",
+        frames=session.frames_sent,
+        drafted=session.nodes_sent,
+        accepted=session.nodes_accepted,
+        bytes_up=session.bytes_up,
+        bytes_down=session.bytes_down,
+        first_token=first_token,
+        seconds=seconds,
+        rtt=rtt,
+        cached=session.cached,
+        **known,
+    )
+
+
+def held_back(
+    session: EdgeSession, token_bytes: Callable[[int], bytes], shown: Sequence[str]
+) -> str:
+    """Verified text that waited for the rest of a stop string, which will not come any more."""
+    ids = session.ids[session.prompt_len :] if session.prompt_len else []
+    whole = b"".join(map(token_bytes, ids)).decode("utf-8", "ignore")
+    so_far = "".join(shown)
+    return whole[len(so_far) :] if whole.startswith(so_far) else ""
 
 
 class AnswerText:

@@ -6,8 +6,10 @@ import asyncio
 import logging
 import os
 import ssl
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -82,7 +84,7 @@ class EdgeClient:
     ) -> None:
         self.tokenizer = tokenizer
         self.machine = EdgeMachine(describe(tokenizer), AGENT, os.urandom)
-        self.notices: list[str] = []
+        self.notices: Counter[str] = Counter()
         self.courier = Courier(
             self.machine,
             url,
@@ -108,7 +110,7 @@ class EdgeClient:
         self._ready: asyncio.Future[Welcome] | None = None
         self._thread = OwnerThread("drafter")
         self._work: Prefill | DraftWork | None = None
-        self._stale = self._stopped = False
+        self._stale = self._stopped = self._foreign = False
 
     # --- life -------------------------------------------------------------------------------
 
@@ -171,6 +173,17 @@ class EdgeClient:
         return self.machine.welcome
 
     @property
+    def policy(self) -> Policy | None:
+        """What decides how far to draft; None without a drafter. May be replaced at any time."""
+        return self._engine.policy if self._engine else None
+
+    @policy.setter
+    def policy(self, policy: Policy) -> None:
+        if self._engine is None:
+            raise SettingError("there is no drafter whose policy could be set")
+        self._engine.policy = policy
+
+    @property
     def stats(self) -> EdgeStats | None:
         """What the drafter did so far; None without one."""
         return self._engine.stats if self._engine else None
@@ -195,6 +208,7 @@ class EdgeClient:
         """
         if self._engine is None and request.sampling.collaborate is not None:
             raise SettingError("collaborative decoding needs a model at the edge: there is none")
+        request = self._whose_template(request)
         if self._engine is not None:
             request = ruled(request, self._rule, self.machine.link, self._engine.usual)
         queue: asyncio.Queue[Happening] = asyncio.Queue()
@@ -220,6 +234,19 @@ class EdgeClient:
             if not shown.closed:
                 self.machine.cancel(session)
                 self._talk()
+
+    def _whose_template(self, request: Request) -> Request:
+        """A chat is written out by the target's own template, wherever that is."""
+        welcome = self.machine.welcome
+        if request.messages is None or welcome is None or welcome.same_template:
+            return request
+        if self.tokenizer.chat is not None and not self._foreign:
+            self._foreign = True
+            self._notice(
+                "the draft model's chat template is not the target's: the cloud writes the "
+                "messages out, and guesses begin a round trip later"
+            )
+        return replace(request, ids=(), base=0, templated=False)
 
     def _shown(self, session: EdgeSession, request: Request) -> Shown:
         engine, courier = self._engine, self.courier
@@ -355,9 +382,13 @@ class EdgeClient:
                 self._notice(f"the cloud has said nothing for {QUIET:g} s, still waiting")
 
     def _notice(self, text: str) -> None:
-        if text not in self.notices:
-            self.notices.append(text)
+        """Said the first time, and again when it has come 10, 100, ... times; counted always."""
+        self.notices[text] += 1
+        count = self.notices[text]
+        if count == 1:
             _log.warning("%s", text)
+        elif str(count).strip("0") == "1":
+            _log.warning("%s (%d times so far)", text, count)
 
 
 def _now() -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from outrider.edge_client.answer import Ahead, Answer, AnswerText, Piece
+from outrider.edge_client.answer import Ahead, Answer, AnswerText, Piece, as_it_stands
 from outrider.edge_client.offline import UNVERIFIED, Offline, Unverified, Wrote
 from outrider.protocol.edge import EdgeMachine
 from outrider.protocol.edge_session import EdgeSession, Request
@@ -123,25 +123,16 @@ class Shown:
 
     def _answer(self, reason: str, passes: int | None) -> Answer:
         session, degraded = self.session, self.degraded()
-        sampling = session.request.sampling if session.request else None
         tail = self.offline.tail(session) if self.offline and reason == UNVERIFIED else None
         tokens = tuple(tail.tokens) if tail else ()
-        return Answer(
+        return as_it_stands(
+            session,
             text="".join(self._parts),
-            ids=tuple(session.ids[session.prompt_len :]),
-            prompt_ids=tuple(session.ids[: session.prompt_len]),
             reason=reason,
-            seed=sampling.seed if sampling and sampling.temperature else None,
-            rule=sampling.rule.value if sampling else "greedy",
-            frames=session.frames_sent,
-            drafted=session.nodes_sent,
-            accepted=session.nodes_accepted,
-            bytes_up=session.bytes_up,
-            bytes_down=session.bytes_down,
-            passes=passes,
             first_token=self._first,
             seconds=self.now() - self.started,
             rtt=self.machine.link.srtt,
+            passes=passes,
             degraded=str(degraded) if degraded else None,
             unverified=self._so_far().beyond(tokens, tail.text_bytes) if tail else "",
             unverified_tokens=len(tokens),

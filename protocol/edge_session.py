@@ -90,7 +90,8 @@ class EdgeSession:
     ``right`` of ``judged`` guesses were what was committed there, recent ones counting most, those
     that came too late to be of use included: over all answers. ``objective`` is what was granted.
     Counters of the answer under way: ``frames_sent``, ``nodes_sent``, ``nodes_accepted``, and the
-    bytes of draft frames and verdicts, WebSocket framing included.
+    bytes of draft frames and verdicts, WebSocket framing included. ``cached`` ids of its prompt the
+    cloud had evaluated before.
     """
 
     def __init__(self, handle: int, key: bytes, secret: bytes) -> None:
@@ -111,7 +112,7 @@ class EdgeSession:
         self._since_restore = 0
         self.max_frame_nodes = LEAST_FRAME_NODES
         self.max_in_flight = LEAST_IN_FLIGHT
-        self.frames_sent = self.nodes_sent = self.nodes_accepted = 0
+        self.frames_sent = self.nodes_sent = self.nodes_accepted = self.cached = 0
         self.right = self.judged = 0.0
         self.objective = "balanced"
         self.bytes_up = self.bytes_down = 0
@@ -194,7 +195,7 @@ class EdgeSession:
         self.window.restart()
         self.phase = Phase.OPENING
         self.restores_left = MAX_RESTORES
-        self.frames_sent = self.nodes_sent = self.nodes_accepted = 0
+        self.frames_sent = self.nodes_sent = self.nodes_accepted = self.cached = 0
         self.bytes_up = self.bytes_down = 0
 
     def end(self) -> None:
@@ -318,7 +319,7 @@ class EdgeSession:
         if known < 0 or tuple(self.ids[start:]) != ids[:known]:
             raise RemoteProtocolError("the cloud serves another text than this edge holds")
         if isinstance(message, Opened):
-            self.objective = message.objective
+            self.objective, self.cached = message.objective, message.cached
             yield AnswerOpened(self, self.answer, self.prompt_len, message.cached)
         self.phase = Phase.LIVE
         if len(ids) > known:

@@ -68,8 +68,7 @@ class Service:
         """Whether there are drafts now, and why (not)."""
         if not self.drafts:
             return "plain cloud streaming: drafting is off"
-        degraded = self.client.notices[-1] if self.client.notices else None
-        return degraded or self.turns.reason
+        return next(reversed(self.client.notices), None) or self.turns.reason
 
     def link_figures(self) -> dict[str, float | str | None]:
         """Of the link as it is now: milliseconds, bytes a second, and how far is drafted."""

@@ -55,6 +55,7 @@ def _gguf(header: GgufHeader, n_ctx: int) -> Facts:
         "architecture": header.architecture,
         "name": facts.get("general.name"),
         "size_label": facts.get("general.size_label"),
+        "family": facts.get("general.basename"),
         "license": facts.get("general.license"),
         "quantization": header.quantization,
         "parameters": header.parameters,

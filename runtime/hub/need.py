@@ -71,7 +71,7 @@ class Need:
 
 def mib(count: int) -> str:
     """A size for people."""
-    return f"{count / MIB:.0f} MiB"
+    return f"{count / MIB:,.0f} MiB"
 
 
 def estimate(

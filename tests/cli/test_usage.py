@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,15 @@ def test_help_has_an_example_and_the_statuses(invoke) -> None:
         assert result.status == exits.DONE
         assert "Example: outrider" in result.out
     assert "Exit status: 0 done" in " ".join(invoke("--help").out.split())
+
+
+def test_the_page_names_every_status() -> None:
+    page = Path(__file__).parents[2] / "docs" / "exits.md"
+    rows = [line for line in page.read_text("utf-8").splitlines() if line.startswith("| ")]
+    said = {int(cell) for row in rows if (cell := row.split("|")[1].strip()).isdecimal()}
+    ours = {value for name, value in vars(exits).items() if name.isupper() and name != "EPILOG"}
+    assert ours <= said
+    assert said - ours == {128 + signal.SIGTERM}
 
 
 def test_no_command_is_a_mistake(invoke) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import pytest
 
@@ -10,10 +11,12 @@ from outrider.edge_client import client as client_module
 from outrider.edge_client.client import EdgeClient
 
 
-def test_silence_is_mentioned_once_and_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silence_is_mentioned_once_counted_and_waited_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(client_module, "QUIET", 0.01)
     edge = EdgeClient.__new__(EdgeClient)
-    edge.notices = []
+    edge.notices = Counter()
 
     async def wait() -> str:
         queue: asyncio.Queue[str] = asyncio.Queue()
@@ -21,4 +24,8 @@ def test_silence_is_mentioned_once_and_waited_out(monkeypatch: pytest.MonkeyPatc
         return await edge._heard_from(queue)
 
     assert asyncio.run(wait()) == "a word"
-    assert edge.notices == ["the cloud has said nothing for 0.01 s, still waiting"]
+    (said,) = edge.notices
+    assert said == "the cloud has said nothing for 0.01 s, still waiting"
+    assert edge.notices[said] > 1
+    assert [record.getMessage() for record in caplog.records][:1] == [said]
+    assert len(caplog.records) < edge.notices[said]
