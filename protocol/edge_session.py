@@ -90,8 +90,7 @@ class EdgeSession:
     ``right`` of ``judged`` guesses were what was committed there, recent ones counting most, those
     that came too late to be of use included: over all answers. ``objective`` is what was granted.
     Counters of the answer under way: ``frames_sent``, ``nodes_sent``, ``nodes_accepted``, and the
-    bytes of draft frames and verdicts, WebSocket framing included. ``cached`` ids of its prompt the
-    cloud had evaluated before.
+    bytes of frames and verdicts, framing included. ``cached`` prompt ids the cloud had evaluated.
     """
 
     def __init__(self, handle: int, key: bytes, secret: bytes) -> None:
@@ -346,7 +345,7 @@ class EdgeSession:
         if verdict.node is not None:
             own = self.window.resolve(verdict.epoch, verdict.node, length)
         if verdict.ack is not None:
-            # The first pass of an answer read the prompt: its time says nothing of the others.
+            # An answer's first pass reads the prompt: its time says nothing of others.
             self._sent.acknowledged(verdict.ack, now, link, usual=self.emitted > 0)
         yield self._commit((*own, *verdict.ids), len(own), verdict.ack)
 
