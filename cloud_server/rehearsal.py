@@ -15,7 +15,7 @@ from outrider.protocol.decoding.sampling import Sampling
 SIZES = (1, 2, 4, 8)
 """Tokens in a pass: one of each size that the estimator tells apart."""
 
-ROUNDS = 3
+ROUNDS = 8
 CONTEXT = 16
 """Ids that the passes follow: a short text, as an answer's beginning."""
 
