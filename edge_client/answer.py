@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from outrider.protocol.edge_session import EdgeSession
 from outrider.runtime.text.ending import Ending
 from outrider.runtime.text.utf8 import Utf8Stream
+
+if TYPE_CHECKING:
+    from outrider.protocol.edge_session import EdgeSession
 
 
 @dataclass(frozen=True, slots=True)
