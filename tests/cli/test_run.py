@@ -19,7 +19,7 @@ KEYS = {
     "ttft_s",
     "bytes_up_per_token", "bytes_down_per_token", "target_passes_per_token", "drafted", "accepted",
     "frames", "rtt_ms", "drafter", "target", "mode", "reason", "degraded", "error",
-    "cached_tokens", "notices",
+    "cached_tokens", "notices", "bytes", "rule",
 }  # fmt: skip
 
 
