@@ -149,7 +149,7 @@ def oracle(toy):
     return TransformersTarget.load(str(toy), slots=1, threads=1, batched=False)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_alone_and_in_a_crowd_float32(crowded, oracle, seed):
     alone = run(crowded, oracle, seed, others=0, tokens=60)
     among = run(crowded, oracle, seed, others=OTHERS, tokens=60)
