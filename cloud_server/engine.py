@@ -119,11 +119,15 @@ class CloudEngine:
         self._prompted: dict[bytes, int] = {}
         table.cached = self.cached
         self._endings: dict[bytes, tuple[int, Ending]] = {}
+        self._unmeasured: tuple[Forward, float] | None = None
 
     # --- work -------------------------------------------------------------------------------
 
     def next(self, now: float) -> Work:
         """The next pass, guesses of our own to be made before it, or how long there is nothing."""
+        if self._unmeasured is not None:  # not before: verdicts leave between done() and next()
+            self._measure(*self._unmeasured)
+            self._unmeasured = None
         self.table.expire(now)
         self._tidy()
         active = [s for s in self.table.sessions.values() if s.active]
@@ -165,7 +169,7 @@ class CloudEngine:
         planner = self.planner
         asks = [planner.ask(r.session, r.part, r.cached, now, r.held) for r in ready]
         choice = self.steps.choose(asks, planner.pass_time, now)
-        return [replace(ready[i], part=_granted(ready[i], d)) for i, d in choice.items()]
+        return [_with(ready[i], _granted(ready[i], d)) for i, d in choice.items()]
 
     def cached(self, session: CloudSession) -> int:
         """How many ids of a prompt that was just opened need not be evaluated again."""
@@ -238,7 +242,7 @@ class CloudEngine:
         if isinstance(result, BackendError):
             self._failed(work, result)
             return
-        self._measure(work, now)
+        self._unmeasured = (work, now)
         for item, row, decided in zip(work.items, work.rows, result, strict=True):
             self._slots.fed(item.slot, row.ids)
             session = item.session
@@ -330,6 +334,10 @@ class CloudEngine:
         stats.accepted_per_position.extend([0] * max(0, missing))
         for position in range(accepted):
             stats.accepted_per_position[position] += 1
+
+
+def _with(ready: _Ready, part: Part) -> _Ready:
+    return ready if part is ready.part else replace(ready, part=part)
 
 
 def _granted(ready: _Ready, drafts: int) -> Part:

@@ -52,6 +52,8 @@ class StepScheduler:
 
     def choose(self, asks: Sequence[Ask], times: StepTime, now: float) -> Choice:
         """The next step, by index of the asks: guesses granted, or prompt ids held back."""
+        if len(asks) == 1 and (alone := self._alone(asks[0].request, times, now)) is not None:
+            return {0: alone}
         weights = self._weights(asks)
         caps = replace(self.caps, price=PRICE * times.each)
         everything = {i: len(ask.request.reach) for i, ask in enumerate(asks)}
@@ -72,6 +74,31 @@ class StepScheduler:
         choice = policy.choose(asked, times, caps)
         self._tell(asked, choice, times)
         return {kept[i]: drafts for i, drafts in choice.items()}
+
+    def _alone(self, request: Request, times: StepTime, now: float) -> int | None:
+        """The same where one request asks and no cap is near: few operations, no arrays.
+
+        A single user's rounds are short, and after a pass everything that is touched is cold. The
+        guesses are those that make a token cheapest; their chances fall, so the first that does not
+        pay ends them (``fifo`` takes all). None: the long way has to decide.
+        """
+        reach, count = request.reach, len(request.reach)
+        room = min(self.caps.tokens, self.caps.memory)
+        if request.tokens + count > OPTIONAL_LOAD * room or count > self.control.allowed:
+            return None
+        took = times.of(request.tokens, 1, request.context)
+        if took + times.each * count > OPTIONAL_LOAD * self.caps.seconds:
+            return None
+        self.control.began(now, backlog=False)
+        if request.rank is Rank.PREFILL:
+            return 0
+        gain, taken = 1.0, 0
+        for chance in reach:
+            if self.name == "cosine" and times.each * gain > chance * took:
+                break
+            took, gain, taken = took + times.each, gain + chance, taken + 1
+        self._toward(times.each * gain / took if took > 0 else 0.0)
+        return taken
 
     def _weights(self, asks: Sequence[Ask]) -> list[float]:
         """Late sessions and keys under their share weigh more; the mean is about 1."""
@@ -94,8 +121,10 @@ class StepScheduler:
             return
         free = Caps(tokens=1 << 30)
         each = worth(requests, rows, times, free) or 1.0
-        load = min(1.0, times.each / max(1e-9, each))
-        self.load += LOAD_GAIN * (load - self.load)
+        self._toward(times.each / max(1e-9, each))
+
+    def _toward(self, load: float) -> None:
+        self.load += LOAD_GAIN * (min(1.0, load) - self.load)
 
     def done(self, used: Mapping[str, tuple[int, int, int]], times: StepTime, now: float) -> None:
         """A step is over: of each key so many rows, tokens and ids of context were in it."""

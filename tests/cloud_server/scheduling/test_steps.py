@@ -148,3 +148,24 @@ def test_late_answers_weigh_more_than_early_ones() -> None:
     asks = [ask(0.8, 8, pace=(seconds, 100.0)) for seconds in (2.0, 3.0, 4.0) for _ in range(8)]
     choice = scheduler.choose(asks, times, 0.0)
     assert choice[0] < choice[8] < choice[16]
+
+
+@pytest.mark.parametrize("name", ["fifo", "cosine"])
+@pytest.mark.parametrize("seed", range(60))
+def test_one_request_alone_gets_what_the_long_way_gives(
+    name: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(seed)
+    times = StepTime()
+    times.fixed, times.row = rng.uniform(0.0005, 0.05), rng.uniform(0, 0.001)
+    times.each, times.padded = rng.choice([0.0, 1e-4, 1e-3, 2e-2]), rng.uniform(0, 1e-6)
+    rank = rng.choice(list(Rank))
+    count = 0 if rank is Rank.PREFILL else rng.randrange(0, 9)
+    reach = tuple(sorted((rng.uniform(0.05, 0.99) for _ in range(count)), reverse=True))
+    tokens = rng.randrange(1, 200) if rank is Rank.PREFILL else 1
+    request = Request(rank=rank, tokens=tokens, reach=reach, context=rng.randrange(10, 500))
+    quick, slow = StepScheduler(name), StepScheduler(name)
+    found = quick.choose([Ask(request)], times, 1.0)
+    monkeypatch.setattr(StepScheduler, "_alone", lambda *_: None)
+    assert found == slow.choose([Ask(request)], times, 1.0)
+    assert quick.load == pytest.approx(slow.load)
