@@ -118,6 +118,7 @@ class Verifier:
                 ),
                 agent=AGENT,
                 render=self._render,
+                trees=info.leaves > 1,
                 objective=settings.objective,
                 capacity=Capacity(
                     answers=info.slots,

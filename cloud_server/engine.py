@@ -110,7 +110,7 @@ class CloudEngine:
         self.eos = eos
         self.own = own
         settings = settings or EngineSettings()
-        self.planner = Planner(info.n_ctx, settings, own)
+        self.planner = Planner(info.n_ctx, settings, own, info.leaves)
         caps = Caps(tokens=settings.step_tokens, seconds=settings.step_seconds)
         self.steps = StepScheduler(settings.scheduler, caps)
         self.stats = EngineStats()
@@ -227,6 +227,7 @@ class CloudEngine:
             prompt_len=min(session.prompt_len, part.end),  # a chunk may end inside the prompt
             source=self._slots.source(slot, session.ids),
             rows=part.rows,
+            parents=part.parents,
         )
         if self._prompted.get(session.key) != session.begun:
             self._prompted[session.key] = session.begun
@@ -244,7 +245,7 @@ class CloudEngine:
             return
         self._unmeasured = (work, now)
         for item, row, decided in zip(work.items, work.rows, result, strict=True):
-            self._slots.fed(item.slot, row.ids)
+            self._slots.fed(item.slot, row.kept(decided))
             session = item.session
             session.queue_time = max(0.0, work.started - item.ready_at)
             session.target_time = now - work.started
@@ -274,15 +275,17 @@ class CloudEngine:
         self.steps.done(used, times, now)
 
     def _commit(self, session: CloudSession, part: Part, decided: Decided, now: float) -> None:
-        tokens = judge(part.chain, decided.ids)
+        tokens = list(decided.ids) if part.parents else judge(part.chain, decided.ids)
         accepted = len(tokens) - 1
+        refused = part.contradicted(tokens) if part.parents else None
         if session.collaborates:
             accepted += tokens == list(part.chain[: len(tokens)])
         elif part.rows and accepted == len(part.rows) and session.expects(accepted):
             del tokens[accepted]  # the next draft is judged there; a bonus would void it
         scan = self._ending(session).scan(tokens)
         session.commit(tokens[: scan.keep], min(accepted, len(part.rows)))
-        self.planner.judged(session, part, accepted, now, own=len(tokens) - accepted)
+        own = len(tokens) - accepted
+        self.planner.judged(session, part, accepted, now, own=own, refused=refused)
         self._count(part, min(accepted, scan.keep), scan.keep)
         reason: str | None = scan.reason
         text_bytes: int | None = scan.text_bytes

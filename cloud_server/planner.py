@@ -6,7 +6,9 @@ together. Works on sessions, never on tensors.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 from outrider.cloud_server.estimate import (
     LONG_MEMORY,
@@ -22,6 +24,7 @@ from outrider.cloud_server.scheduling.batch import Rank, Request
 from outrider.cloud_server.scheduling.policies import SchedulerName
 from outrider.cloud_server.scheduling.step_time import StepTime
 from outrider.cloud_server.scheduling.steps import Ask
+from outrider.protocol.decoding import trees
 from outrider.protocol.decoding.row import SparseRow
 from outrider.protocol.session import CloudSession
 
@@ -33,6 +36,9 @@ ARRIVALS = 12
 
 QUICK_EDGE = 1.5
 """Gap between an edge's guesses, in steps of our own draft model, up to which it is quick."""
+
+SECOND = 0.5
+"""Chance that one more guess at one place is right where those before it are not."""
 
 WORST_START = 0.5
 """Acceptance with which an answer begins at least, however bad the drafters were lately."""
@@ -69,7 +75,7 @@ class Part:
 
     ``drafted``: those come from its draft model, not from the look-up. ``spare`` are the edge's
     guesses behind the chain that are not judged. ``rows``: under the ratio rule, what the edge's
-    guesses were drawn from.
+    guesses were drawn from. ``parents``: ``chain`` is a tree, one parent a node, all the edge's.
     """
 
     end: int
@@ -79,6 +85,17 @@ class Part:
     drafted: bool = False
     spare: tuple[int, ...] = ()
     rows: tuple[SparseRow, ...] = ()
+    parents: tuple[int, ...] = ()
+
+    @property
+    def depth(self) -> int:
+        """Most guesses that can be right."""
+        return 1 + max(trees.depths(self.parents)) if self.parents else len(self.chain)
+
+    def contradicted(self, tokens: Sequence[int]) -> bool:
+        """A pass committed these tokens, the last no guess of this tree: others stood there."""
+        nodes = trees.follow(self.chain, self.parents, tokens)
+        return (nodes[-1] if nodes else trees.ROOT) in self.parents
 
     def of_drafts(self, count: int) -> Part:
         """The same with the first ``count`` of its guesses only."""
@@ -92,6 +109,7 @@ class Part:
             own=max(0, count - theirs),
             spare=(*self.chain[count:theirs], *self.spare),
             rows=self.rows[:count],
+            parents=self.parents[:count],
         )
 
 
@@ -123,8 +141,15 @@ class _Known:
 class Planner:
     """Decides for each session; owns what was measured of passes and sessions."""
 
-    def __init__(self, n_ctx: int, settings: EngineSettings, own: OwnDrafter | None = None) -> None:
+    def __init__(
+        self,
+        n_ctx: int,
+        settings: EngineSettings,
+        own: OwnDrafter | None = None,
+        leaves: int = 1,
+    ) -> None:
         self.settings = settings
+        self._leaves = leaves
         self.own = own
         self.pass_time = StepTime()
         self.usual = Acceptance(keep=LONG_MEMORY)
@@ -159,7 +184,7 @@ class Planner:
         thin = self._thin(session, part, sharers) if sharers and not _awaits(session) else None
         if not session.riding or part.drafted or (thin and self._better(session, part, thin, now)):
             return thin or part
-        until = self._until(session, len(part.chain), now)
+        until = self._until(session, part.depth, now)
         if until > now + SOON:
             joins = part.chain or session.objective == "latency"
             return Held(until, part if joins else None)
@@ -175,6 +200,9 @@ class Planner:
         each = self.pass_time.each
         rate = max(self._rate(known.pace), 1 / max(1e-6, self.pass_time.of(1)))
         limit = max(1, useful(known.pace.edge.alpha, each, rate, settings.max_chain))
+        nodes, parents = session.window.tree(limit, min(settings.max_chain, room), self._leaves)
+        if parents:
+            return Part(length, 1 + len(nodes), nodes, parents=parents)
         chain = session.window.chain(min(limit, room))
         room -= len(chain)
         spare = tuple(session.window.chain(len(chain) + 1)[len(chain) :])
@@ -213,12 +241,14 @@ class Planner:
         for i in range(len(part.chain)):
             reached *= pace.edge.alpha if i < theirs else own
             reach.append(reached)
+        if part.parents:
+            reach = _reach_of_tree(part.parents, pace.edge.alpha)
         return tuple(reach)
 
     def _thin(self, session: CloudSession, part: Part, sharers: int) -> Thin | None:
         """The part, if guesses of our own draft model should come before it."""
         request = session.request
-        if self.own is None or part.drafted or request is None:
+        if self.own is None or part.drafted or part.parents or request is None:
             return None
         theirs = part.chain[: len(part.chain) - part.own]
         length = len(session.ids)
@@ -286,14 +316,25 @@ class Planner:
         return since + min(patience, settings.patience_cap)
 
     def judged(
-        self, session: CloudSession, part: Part, accepted: int, now: float, *, own: int = 1
+        self,
+        session: CloudSession,
+        part: Part,
+        accepted: int,
+        now: float,
+        *,
+        own: int = 1,
+        refused: bool | None = None,
     ) -> None:
-        """A pass was decided: so many of the part's guesses were right, ``own`` tokens followed."""
+        """A pass was decided: so many of the part's guesses were right, ``own`` tokens followed.
+
+        ``refused``: of a tree, whether guesses stood where the token is that followed.
+        """
         pace = self._of(session).pace
         theirs = len(part.chain) - part.own
         if theirs:
-            pace.edge.observe(min(accepted, theirs), accepted < theirs)
-            self.usual.observe(min(accepted, theirs), accepted < theirs)
+            wrong = accepted < theirs if refused is None else refused
+            pace.edge.observe(min(accepted, theirs), wrong)
+            self.usual.observe(min(accepted, theirs), wrong)
         if part.spare and not part.own and accepted == theirs:
             # The pass's own token says of the guess that it did not judge whether it was right.
             right = session.ids[part.end + theirs : part.end + theirs + 1] == [part.spare[0]]
@@ -316,6 +357,17 @@ class Planner:
             pace = SessionPace(Acceptance(usual, weight, LONG_MEMORY))
             known = self._known[session.key] = _Known(session.begun, pace)
         return known
+
+
+def _reach_of_tree(parents: Sequence[int], alpha: float) -> list[float]:
+    """The chance that each node is on the way, none larger than the one before."""
+    found: list[float] = []
+    siblings: dict[int, int] = {}
+    for parent in parents:
+        rank = siblings[parent] = siblings.get(parent, -1) + 1
+        first = found[parent] if parent >= 0 else 1.0
+        found.append(first * (alpha if rank == 0 else (1 - alpha) * SECOND**rank))
+    return list(accumulate(found, min))
 
 
 def _awaits(session: CloudSession) -> bool:

@@ -243,16 +243,17 @@ class EdgeEngine:
         self.stats.drafted += len(guess.tokens)
         self.stats.draft_seconds += seconds
         if guess.tokens:
-            step = seconds / len(guess.tokens)
+            step = seconds / guess.depth
             known = step if self._step is None else self._step
             self._step = known + STEP_GAIN * (step - known)
         session = work.session
-        tokens = self._still_ahead(work, guess)
-        if tokens is None:
+        ahead = self._still_ahead(work, guess)
+        if ahead is None:
             self.stats.dropped += len(guess.tokens)
             return
-        self.stats.dropped += len(guess.tokens) - len(tokens)
-        short = len(guess.tokens) < work.count  # an end token, or too unsure: no more at this place
+        tokens = ahead.tokens
+        self.stats.dropped += max(0, len(guess.tokens) - len(tokens))
+        short = guess.depth < work.count  # an end token, or too unsure: no more at this place
         if guess.rows:
             self._rows.observe(session.handle, guess)
         if guess.tokens:
@@ -260,16 +261,16 @@ class EdgeEngine:
         else:  # do not announce guesses again before there are some
             self._unsure.add(session.handle)
         if tokens:
-            outstanding = len(session.window.ahead) + len(tokens)
+            outstanding = len(session.window.ahead) + ahead.depth
             ended = self._room(session, outstanding) <= 0  # no further guess could matter
             full = short or ended or outstanding >= work.window
-            session.guess(tokens, guess.rows[-len(tokens) :], full=full)
+            session.guess(tokens, ahead.rows, parents=ahead.parents, full=full)
         elif not guess.tokens and not session.window.ahead:
             session.stop_riding()  # too unsure to guess here: the cloud goes on alone
         if short:
             self._done_with[session.handle] = _place(session)
 
-    def _still_ahead(self, work: DraftWork, guess: Guess) -> tuple[int, ...] | None:
+    def _still_ahead(self, work: DraftWork, guess: Guess) -> Guess | None:
         """The guesses beyond where the text is by now; None if it went another way.
 
         What was committed meanwhile may be just what was guessed: the rest is as good as before.
@@ -279,8 +280,12 @@ class EdgeEngine:
             return None
         if work.budget is not None and session.window.current.number != work.epoch:
             return None  # under the ratio rule no guess outlives its epoch
-        now, then = (*session.ids, *session.window.ahead), (*work.ids, *guess.tokens)
-        return then[len(now) :] if then[: len(now)] == now else None
+        now, then = (*session.ids, *session.window.ahead), work.ids
+        if now[: len(then)] != then[: len(now)]:
+            return None
+        if len(now) < len(then):  # begun again before what was ahead then: that is as good as ever
+            guess = guess.after(then[len(now) :])
+        return guess.below(now[len(then) :])
 
     def wanted(self, work: DraftWork) -> bool:
         """The work's epoch is still the session's, and nothing was guessed in it meanwhile."""

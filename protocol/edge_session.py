@@ -16,7 +16,7 @@ from typing import Any
 
 from outrider.protocol.decoding.row import SparseRow
 from outrider.protocol.decoding.sampling import Sampling
-from outrider.protocol.epochs import EdgeWindow
+from outrider.protocol.epochs import ROOT, EdgeWindow
 from outrider.protocol.errors import LocalProtocolError, RemoteProtocolError
 from outrider.protocol.events import AnswerOpened, Committed, Event
 from outrider.protocol.link import LinkEstimator
@@ -37,15 +37,12 @@ from outrider.protocol.messages import (
 from outrider.protocol.packing import PrefixDigest
 from outrider.protocol.sent import SentFrames
 
-MAX_RESTORES = 3
-"""How often in a row the edge gives its text back to a cloud that keeps losing it."""
-
-RESTORE_PAYS = 16
-"""Tokens after which a restored answer counts as going on: the count begins anew."""
+MAX_RESTORES, RESTORE_PAYS = 3, 16
+"""How often in a row the edge gives its text back to a cloud that keeps losing it; after so many
+tokens a restored answer counts as going on."""
 
 MAX_FRAME_NODES = 64
 """Nodes in one frame; the cloud's limit, if lower, wins."""
-
 
 NEUTRAL = Sampling()
 
@@ -87,8 +84,8 @@ class EdgeSession:
     """State of one session. Made by :meth:`EdgeMachine.session`.
 
     ``ids`` are the committed ids, prompt included (empty until the cloud has rendered it).
-    ``right`` of ``judged`` guesses were what was committed there, recent ones counting most, those
-    that came too late to be of use included: over all answers. ``objective`` is what was granted.
+    ``right`` of ``judged`` guesses were what was committed there, recent ones counting most, late
+    ones included: over all answers. ``objective`` is what was granted.
     Counters of the answer under way: ``frames_sent``, ``nodes_sent``, ``nodes_accepted``, and the
     bytes of frames and verdicts, framing included. ``cached`` prompt ids the cloud had evaluated.
     """
@@ -142,21 +139,25 @@ class EdgeSession:
         return self.request is not None and self.request.sampling.rowed
 
     def guess(
-        self, tokens: Sequence[int], rows: Sequence[SparseRow] = (), *, full: bool = False
+        self,
+        tokens: Sequence[int],
+        rows: Sequence[SparseRow] = (),
+        *,
+        parents: Sequence[int] = (),
+        full: bool = False,
     ) -> None:
-        """Append guesses after the newest ones; they leave when the link can take them.
+        """Append guesses after the chain ahead; they leave when the link can take them.
 
-        ``rows``: under the ratio rule, what each was drawn from. ``full``: no more will follow
-        before a verdict.
+        ``rows``: under the ratio rule, what each was drawn from. ``parents``: they are a tree, see
+        :meth:`EdgeWindow.extend`. ``full``: no more will follow before a verdict.
 
         Raises:
-            LocalProtocolError: there is no answer to guess for, or rows are missing.
+            LocalProtocolError: no answer to guess for, rows are missing, or a tree has some.
         """
-        if not self.may_guess or len(rows) != (len(tokens) if self.ratio else 0):
+        drawn = len(tokens) if self.ratio else 0
+        if not self.may_guess or len(rows) != drawn or (parents and drawn):
             raise LocalProtocolError("a guess without an answer under way, or without its row")
-        for token in tokens:
-            self.window.current.append(token)
-        self.window.current.rows.extend(rows)
+        self.window.extend(tokens, parents or range(ROOT, len(tokens) - 1), rows)
         self._full = full
         self._closing = False
 
@@ -271,7 +272,7 @@ class EdgeSession:
         window = self.window
         unsent = len(window.current.tokens) - window.sent
         room = min(self.max_frame_nodes, self.max_in_flight - window.in_flight)
-        tokens, rows = window.unsent(room)
+        tokens, deltas, rows = window.unsent(room)
         if not tokens and (unsent or not (self._closing or self._calling)):
             return None
         start = None
@@ -292,6 +293,7 @@ class EdgeSession:
             epoch=window.current.number & 0xFF,
             start=start,
             tokens=tokens,
+            deltas=deltas,
             rows=rows,
             more=more,
             full=self._full and bool(tokens) and len(tokens) == unsent,
@@ -360,12 +362,6 @@ class EdgeSession:
 
     # --- inside -----------------------------------------------------------------------------
 
-    def _check_room(self, tokens: int) -> None:
-        """An answer has no more tokens than were asked for."""
-        limit = self.request.max_tokens if self.request else 0
-        if self.emitted + tokens > limit:
-            raise RemoteProtocolError(f"an answer of more than the {limit} tokens asked for")
-
     def _bind(self) -> int:
         """The attach number of this connection's attempt: one more for every connection.
 
@@ -378,12 +374,16 @@ class EdgeSession:
         return self.n
 
     def _commit(self, tokens: Sequence[int], accepted: int, ack: Ack | None) -> Committed:
-        self._check_room(len(tokens))
-        start, ahead = len(self.ids), self.window.ahead
+        limit = self.request.max_tokens if self.request else 0
+        if self.emitted + len(tokens) > limit:
+            raise RemoteProtocolError(f"an answer of more than the {limit} tokens asked for")
+        start, guesses = len(self.ids), self.window.current
+        node, matched = guesses.follow(self.window.tip, tokens)
+        refused = tuple(guesses.first(node)[0])
         alive = self.window.commit(tokens, own=self.ratio and accepted < len(tokens))
-        matched = next((i for i, t in enumerate(tokens) if ahead[i : i + 1] != [t]), len(tokens))
         self.nodes_accepted += accepted
-        judged = matched + (not alive and len(ahead) > matched)
+        refused = () if alive else refused
+        judged = matched + bool(refused)
         self.right = FORGETTING**judged * self.right + matched
         self.judged = FORGETTING**judged * self.judged + judged
         self._since_restore += len(tokens)
@@ -395,6 +395,6 @@ class EdgeSession:
             start=start,
             tokens=tuple(tokens),
             accepted=accepted,
-            refused=() if alive else tuple(ahead[matched:]),
+            refused=refused,
             ack=ack,
         )

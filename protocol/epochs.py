@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from outrider.protocol.decoding.row import SparseRow
+from outrider.protocol.decoding.trees import is_chain
 from outrider.protocol.errors import RemoteProtocolError
 
 ROOT = -1
@@ -70,6 +71,14 @@ class Guesses:
             node = self.parents[node]
         return tokens[::-1]
 
+    def first(self, node: int) -> tuple[list[int], int]:
+        """The first-sent guess below ``node``, below that, and so on; and the last of them."""
+        tokens = []
+        while under := self.children.get(node):
+            node = next(iter(under.values()))
+            tokens.append(self.tokens[node])
+        return tokens, node
+
     def follow(self, node: int, tokens: Sequence[int]) -> tuple[int, int]:
         """Walk down from ``node`` along ``tokens``; (deepest node reached, tokens matched)."""
         for count, token in enumerate(tokens):
@@ -102,12 +111,28 @@ class EdgeWindow:
 
     @property
     def ahead(self) -> list[int]:
-        """The chain of guesses after the committed text, newest epoch, sent or not."""
-        tokens, node = [], self.tip
-        while under := self.current.children.get(node):
-            node = next(iter(under.values()))
-            tokens.append(self.current.tokens[node])
-        return tokens
+        """The chain of guesses after the committed text, newest epoch, sent or not.
+
+        Of a tree: the first-sent guess at each place.
+        """
+        return self.current.first(self.tip)[0]
+
+    def extend(
+        self, tokens: Sequence[int], parents: Sequence[int], rows: Sequence[SparseRow] = ()
+    ) -> None:
+        """Append a tree of guesses after the chain ahead: ``parents[i]`` is an earlier one or ROOT.
+
+        A guess that stands there already is not made again.
+        """
+        end = self.current.first(self.tip)[1]
+        nodes: list[int] = []
+        for token, parent in zip(tokens, parents, strict=True):
+            above = end if parent == ROOT else nodes[parent]
+            known = self.current.children.get(above, {}).get(token)
+            if known is None:
+                known = self.current.append(token, len(self.current.tokens) - above)
+            nodes.append(known)
+        self.current.rows.extend(rows)
 
     @property
     def in_flight(self) -> int:
@@ -127,8 +152,9 @@ class EdgeWindow:
         self.sent, self.announced, self.tip = 0, False, ROOT
         self._forget_settled()
 
-    def unsent(self, room: int) -> tuple[tuple[int, ...], tuple[SparseRow, ...]]:
-        """The next tokens to send, at most ``room``, and their rows: those of one number of levels.
+    def unsent(self, room: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[SparseRow, ...]]:
+        """The next tokens to send, at most ``room``, the deltas to their parents (none: a chain),
+        and their rows: those of one number of levels.
 
         What is left waits for the next frame: a token that was drawn is never withheld.
         """
@@ -136,7 +162,10 @@ class EdgeWindow:
         tokens = tuple(current.tokens[start : start + max(0, room)])
         rows = tuple(current.rows[start : start + len(tokens)])
         alike = next((i for i, r in enumerate(rows) if r.levels != rows[0].levels), len(tokens))
-        return tokens[:alike], rows[:alike]
+        tokens, rows = tokens[:alike], rows[:alike]
+        end = start + len(tokens)
+        deltas = tuple(node - current.parents[node] for node in range(start, end))
+        return tokens, deltas if any(delta != 1 for delta in deltas) else (), rows
 
     def void(self) -> None:
         """A new connection: nothing in flight counts any more, older epochs cannot be named."""
@@ -287,11 +316,46 @@ class CloudWindow:
             tokens.append(self.guesses.tokens[node])
         return tokens
 
+    def tree(self, depth: int, nodes: int, leaves: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Pending guesses to judge: all below the tip, in the order sent, and their parents.
+
+        Parents are indices among them, ``ROOT`` for the tip; there are none for a chain. At most
+        ``nodes`` guesses, ``depth`` in a row, ``leaves`` ends: a branch too many is left out.
+        """
+        if not self.caught_up or self.guesses is None:
+            return (), ()
+        sent = self.guesses
+        deepest = sent.position(self.tip) + depth
+        kept = {self.tip: ROOT}
+        tokens: list[int] = []
+        parents: list[int] = []
+        for node in range(self.tip + 1, len(sent.tokens)):
+            if len(tokens) == nodes:
+                break
+            above = kept.get(sent.parents[node])
+            if above is None or sent.positions[node] > deepest:
+                continue
+            if above in parents:  # a branch
+                if leaves <= 1:
+                    continue
+                leaves -= 1
+            kept[node] = len(tokens)
+            tokens.append(sent.tokens[node])
+            parents.append(above)
+        return tuple(tokens), () if is_chain(parents) else tuple(parents)
+
     def chain_rows(self, limit: int) -> tuple[SparseRow, ...]:
         """What the guesses of :meth:`chain` were drawn from, under the ratio rule."""
         if not self.caught_up or self.guesses is None:
             return ()
         return tuple(islice(self.guesses.rows, self.tip + 1, self.tip + 1 + limit))
+
+    def in_flight(self) -> int:
+        """Nodes beyond the committed text, dead ones included: what the edge's window counts."""
+        if self.guesses is None:
+            return 0
+        length = len(self.committed)
+        return sum(position >= length for position in self.guesses.positions)
 
     def settled(self, told: int) -> int | None:
         """The tip as a verdict names it: its number if it says anything from index ``told`` on."""

@@ -22,9 +22,11 @@ WIRE_VERSION = 1
 
 RATIO = "ratio"
 COLLABORATE = "collaborate"
-FEATURES: tuple[str, ...] = (RATIO, COLLABORATE)
+TREES = "trees"
+FEATURES: tuple[str, ...] = (RATIO, COLLABORATE, TREES)
 """What this software can do beyond version 1: ``ratio``, draft frames with rows; ``collaborate``,
-text of a combination of the target and the edge's model."""
+text of a combination of the target and the edge's model; ``trees``, more than one branch of an
+epoch is judged (elsewhere the first-sent one is, which is exact too)."""
 
 HASH_BYTES = 4
 SESSION_BYTES = 8

@@ -195,9 +195,12 @@ class CloudSession:
             raise RemoteProtocolError(
                 "guesses need their rows under the ratio rule, and only there"
             )
+        if frame.deltas and self.ratio:
+            raise RemoteProtocolError("guesses are a chain under the ratio rule, never a tree")
         self.window.append(frame.epoch, frame.tokens, frame.deltas, frame.rows)
         guesses = self.window.guesses
-        if guesses and len(guesses.tokens) > max_in_flight + len(self.ids) - guesses.base:
+        most = max_in_flight
+        if guesses and len(guesses.tokens) > most and self.window.in_flight() > most:
             raise RemoteProtocolError(f"more than {max_in_flight} guesses in flight", code="limit")
         self.riding, self.full = frame.more, frame.full
         if self.collaborates and not frame.more and self.running:

@@ -23,7 +23,7 @@ class CloudConfig:
     """What the cloud is and allows. ``render`` turns an open's messages or text into ids.
 
     ``capacity`` None: every answer is worked on at once. A connection on which nothing runs and
-    nothing comes for ``idle_seconds`` is closed.
+    nothing comes for ``idle_seconds`` is closed. ``trees``: the target judges more than chains.
 
     ``render`` raises :class:`SessionError` for what it cannot honour; it must be quick, since the
     driver's loop waits for it.
@@ -39,6 +39,7 @@ class CloudConfig:
     objective: str = "latency"
     capacity: Capacity | None = None
     idle_seconds: float = 600.0
+    trees: bool = False
 
     def __post_init__(self) -> None:
         """Refuse limits that an edge could break before it knows them."""

@@ -81,6 +81,7 @@ class SimCloud:
             limits=settings.limits,
             agent="simulated",
             render=self._render,
+            trees=self.target.info.leaves > 1,
         )
         self.table = SessionTable(config)
         self.engine = CloudEngine(

@@ -6,13 +6,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from outrider.protocol.decoding import trees
 from outrider.protocol.decoding.row import SparseRow
 from outrider.protocol.decoding.sampling import Sampling
 
 
 @dataclass(frozen=True, slots=True)
 class TargetInfo:
-    """Facts about a loaded target. ``usable`` ids are real tokens; rows may be wider (padding)."""
+    """Facts about a loaded target. ``usable`` ids are real tokens; rows may be wider (padding).
+
+    ``leaves``: how many ends the tree of a row may have; 1: it judges chains only.
+    """
 
     name: str
     usable: int
@@ -21,6 +25,7 @@ class TargetInfo:
     eos: frozenset[int]
     dtype: str
     device: str
+    leaves: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,9 @@ class Row:
     after ``ids[:len(ids) - want + 1]``, ..., after ``ids``. ``want`` 0 is prefill only.
     ``source``: the ids to keep are those of that slot, and are copied from there first. ``rows``:
     under the ratio rule, what the first drafts of the chain were drawn from.
+
+    ``parents``: the last ids are not a chain but a tree, one a node (``protocol/decoding/trees``);
+    then ``want`` is one more, and decisions are wanted after the text and after every node.
     """
 
     slot: int
@@ -43,6 +51,27 @@ class Row:
     prompt_len: int
     source: int | None = None
     rows: tuple[SparseRow, ...] = ()
+    parents: tuple[int, ...] = ()
+
+    @property
+    def text(self) -> Sequence[int]:
+        """The ids before the nodes of a tree; of a chain all of them."""
+        return self.ids[: len(self.ids) - len(self.parents)]
+
+    @property
+    def nodes(self) -> Sequence[int]:
+        """The tokens of the tree."""
+        return self.ids[len(self.ids) - len(self.parents) :]
+
+    def passed(self, decided: Decided) -> list[int]:
+        """The nodes of the tree that the target's choices took."""
+        return trees.follow(self.nodes, self.parents, decided.ids)
+
+    def kept(self, decided: Decided) -> Sequence[int]:
+        """What the slot holds after the pass: of a tree only the path that was taken."""
+        if not self.parents:
+            return self.ids
+        return [*self.text, *decided.ids[:-1]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +79,7 @@ class Decided:
     """``ids[i]`` is the target's choice at the i-th wanted position of the row.
 
     Under the ratio rule: the drafts that are accepted, then the target's own tokens; nothing after
-    the first draft that was refused.
+    the first draft that was refused. Of a tree: the nodes that were taken, then one more token.
 
     ``margins[i]`` is by how much that choice beat the runner-up in score (natural-log units, at
     temperature 0 plain logits; infinity if nothing else survived): small margins are near-ties.
@@ -71,6 +100,8 @@ class Target(ABC):
     @abstractmethod
     def forward(self, rows: Sequence[Row]) -> list[Decided]:
         """Evaluate all rows (of distinct slots) and decide. One pass where the backend can.
+
+        A slot then holds its row's ids; of a tree only the path that the decisions took.
 
         Raises:
             BackendError: a row does not fit its slot or the backend failed; the caches of the

@@ -83,8 +83,20 @@ class HfTarget(Target):
 
         logits, usable = self._logits(rows), self.info.usable
         if usable <= SMALL and all(z.device.type == "cpu" for z in logits):
-            return decide_rows(rows, [list(z.float().numpy()) for z in logits], usable)
-        return decide_on_device(rows, logits, usable)
+            result = decide_rows(rows, [list(z.float().numpy()) for z in logits], usable)
+        else:
+            result = decide_on_device(rows, logits, usable)
+        for row, decided in zip(rows, result, strict=True):
+            if row.parents:
+                self._prune(row.slot, len(row.text), row.passed(decided))
+        return result
+
+    def _prune(self, slot: int, start: int, nodes: list[int]) -> None:
+        """Of a tree whose first node lies at position ``start`` keep these nodes, one a position.
+
+        Only of targets that take trees.
+        """
+        raise NotImplementedError
 
     def evaluate(self, rows: Sequence[Row]) -> None:
         """Feed rows and decide nothing: what a process that only helps does."""

@@ -15,7 +15,8 @@ import numpy as np
 from outrider.cloud_server.targets.base import Decided, Row, Target, TargetInfo
 from outrider.cloud_server.targets.rows import check_rows, decide_rows, feeds, positions
 from outrider.protocol.decoding.rules import judge
-from outrider.protocol.errors import BackendError
+from outrider.protocol.decoding.trees import leaves
+from outrider.protocol.errors import BackendError, SettingError
 from outrider.runtime.lm.base import Rows
 from outrider.runtime.lm.llama_cpp import LlamaModel
 
@@ -35,6 +36,7 @@ class LlamaTarget(Target):
             eos=frozenset(model.eos),
             dtype=f"gguf, {kv} cache",
             device="cpu",
+            leaves=1 + model.forks,
         )
 
     @classmethod
@@ -49,6 +51,7 @@ class LlamaTarget(Target):
         n_batch: int = 512,
         name: str | None = None,
         verify_width: int = 0,
+        leaves: int = 1,
     ) -> LlamaTarget:
         """Load a GGUF file.
 
@@ -60,20 +63,47 @@ class LlamaTarget(Target):
             name: what to call the model; None is the file's name.
             verify_width: judge drafts in passes of exactly that many positions a row, so that
                 their number cannot change a result by rounding; 0 is as many as there are.
+            leaves: ends that a tree of drafts may have; with more than 1 all slots share one
+                buffer, which costs many sessions more than it gives.
 
         Raises:
             SettingError: a number out of range or an unknown ``kv``.
             BackendError: the file cannot be loaded or its cache cannot be rewound.
         """
         room = n_ctx + verify_width if n_ctx else 0
-        model = LlamaModel.load(path, room, slots, threads=threads, kv=kv, n_batch=n_batch)
+        if leaves > 1 and verify_width:
+            raise SettingError("trees of drafts are not judged in passes of a fixed width")
+        model = LlamaModel.load(
+            path, room, slots, threads=threads, kv=kv, n_batch=n_batch, forks=leaves - 1
+        )
         target = cls(model, kv=kv, verify_width=verify_width)
         if name is not None:
             target.info = replace(target.info, name=name)
         return target
 
     def forward(self, rows: Sequence[Row]) -> list[Decided]:
-        return decide_rows(rows, [list(z) for z in self._logits(rows)], self.info.usable)
+        check_rows(rows, self.lengths(), self.info, self._model.row_width)
+        result: dict[int, Decided] = {}
+        for part in self._parts(rows):
+            logits = [list(z) for z in self._logits(part)]
+            for row, decided in zip(part, decide_rows(part, logits, self.info.usable), strict=True):
+                result[row.slot] = decided
+                if row.parents:
+                    self._model.settle(row.slot, row.passed(decided))
+        return [result[row.slot] for row in rows]
+
+    def _parts(self, rows: Sequence[Row]) -> list[list[Row]]:
+        """Rows that may run together: their branches are as many as there are forks at most."""
+        parts: list[list[Row]] = [[]] if rows else []
+        taken = 0
+        for row in rows:
+            forks = len(leaves(row.parents)) - 1 if row.parents else 0
+            if taken + forks > self._model.forks:
+                parts.append([])
+                taken = 0
+            parts[-1].append(row)
+            taken += forks
+        return parts
 
     def score(self, row: Row, candidates: Sequence[int]) -> list[tuple[float, float]]:
         usable = self.info.usable
@@ -105,7 +135,9 @@ class LlamaTarget(Target):
         found: dict[int, list[Rows]] = {row.slot: [] for row in rows}
         for part in feeds(rows, self._width):
             items = [(feed.slot, feed.tokens, len(feed.tokens) - feed.first) for feed in part]
-            for feed, logits in zip(part, self._model.forward(items), strict=True):
+            trees = {feed.slot: feed.parents for feed in part if feed.parents}
+            for feed, logits in zip(part, self._model.forward(items, trees), strict=True):
                 found[feed.slot].append(logits[: feed.want])
-                self._model.cut(feed.slot, feed.length)
+                if feed.pad:
+                    self._model.cut(feed.slot, feed.length)
         return [np.concatenate(found[row.slot]) for row in rows]

@@ -159,6 +159,17 @@ class SlotMemory(Cache):  # type: ignore[misc]
                     tensor[slot, :, :length] = tensor[source, :, :length]
 
     @torch.inference_mode()
+    def gather(self, slot: int, start: int, places: list[int]) -> None:
+        """Let the slot's positions from ``start`` on hold what lies at ``places``, which ascend."""
+        wanted = torch.tensor(places)
+        for layer in self.layers:
+            for tensor in (layer.keys, layer.values):
+                if tensor is not None:
+                    tensor[slot, :, start : start + len(places)] = tensor[
+                        slot, :, wanted.to(tensor.device)
+                    ]
+
+    @torch.inference_mode()
     def wipe(self, slots: list[int]) -> None:
         """After a failure: leave no NaN behind for whoever comes next."""
         for layer in self.layers:
@@ -204,7 +215,7 @@ class SlotMemory(Cache):  # type: ignore[misc]
         out = query.new_empty(query.shape[2], query.shape[1], layer.values.shape[3])
         index = self.index.on(query.device)
         for block in self.index.blocks:
-            first, bias = attention_mask.bias(block, index[3], grouped, query.dtype)
+            first, bias = attention_mask.bias(block, index, grouped, query.dtype)
             slots, places = _range(block.slot, block.count), slice(first, block.length)
             tokens = _range(block.start, block.count * block.width)
             # Heads that share keys stand behind each other: as more queries, not as copied keys.
@@ -260,32 +271,40 @@ class Visible:
         self._made: dict[tuple[Block, int, torch.device], tuple[int, Tensor | None]] = {}
 
     def bias(
-        self, block: Block, places: Tensor, grouped: int, dtype: torch.dtype
+        self, block: Block, index: Tensor, grouped: int, dtype: torch.dtype
     ) -> tuple[int, Tensor | None]:
         """From which position on anything is seen, and what to add to the scores from there.
 
         Args:
-            places: the tokens' own positions, of all blocks.
+            index: ``[4, tokens]`` of all blocks, see :meth:`RowIndex.on`.
             grouped: query heads a key head.
 
         Returns:
             The bias is ``[slots, 1, grouped * width, length - first]``, None for zeros.
         """
-        key = (block, grouped, places.device)
+        key = (block, grouped, index.device)
         if key not in self._made:
-            self._made[key] = self._make(block, places, grouped, dtype)
+            self._made[key] = self._make(block, index, grouped, dtype)
         return self._made[key]
 
     def _make(
-        self, block: Block, places: Tensor, grouped: int, dtype: torch.dtype
+        self, block: Block, index: Tensor, grouped: int, dtype: torch.dtype
     ) -> tuple[int, Tensor | None]:
+        places = index[3]
         causal = self._function is causal_mask_function
         exact = block.count == 1 and places.device.type == "cpu"
         if causal and exact and block.width == 1:
             return 0, None
-        rows = places[_range(block.start, block.count * block.width)].view(block.count, -1, 1)
+        tokens = _range(block.start, block.count * block.width)
+        rows = places[tokens].view(block.count, -1, 1)
         columns = torch.arange(block.length, device=places.device)
+        if block.tree:  # what a node may see is a matter of where it stands in the text,
+            rows = index[1][tokens].view(1, -1, 1)
+            columns[-len(block.tree) :] = index[1][tokens][-len(block.tree) :]
         seen = self._function(0, 0, rows, columns)
+        if block.tree:  # and of the nodes only those above it, and itself
+            seen = seen.clone()
+            seen[:, :, -len(block.tree) :] &= _above(block, seen.device)
         first = 0
         if exact and not causal:  # behind a window the view begins later
             first = int(seen[0].any(0).to(torch.uint8).argmax())
@@ -293,6 +312,18 @@ class Visible:
         bias = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
         bias.masked_fill_(~seen, -torch.inf)
         return first, bias.repeat(1, grouped, 1)[:, None]
+
+
+def _above(block: Block, device: torch.device) -> Tensor:
+    """Which nodes of a tree each token of its block has on its path: bool ``[width, nodes]``."""
+    nodes = len(block.tree)
+    found = np.zeros((block.width, nodes), bool)
+    tree = found[block.width - nodes :]
+    for node, parent in enumerate(block.tree):
+        if parent >= 0:
+            tree[node] = tree[parent]
+        tree[node, node] = True
+    return torch.from_numpy(found).to(device)
 
 
 def _mask(*, mask_function: Callable[..., Any], attention_mask: Any = None, **_: Any) -> Visible:

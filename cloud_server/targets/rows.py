@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from outrider.cloud_server.targets.base import Decided, Row, TargetInfo
-from outrider.protocol.decoding import combine, ratio
+from outrider.protocol.decoding import combine, ratio, trees
 from outrider.protocol.decoding.processors import F32
 from outrider.protocol.decoding.rules import Choice, choose
 from outrider.protocol.errors import BackendError
@@ -50,6 +50,8 @@ def _problem(row: Row, lengths: Sequence[int], info: TargetInfo, width: int) -> 
         return f"wants {row.want} decisions from {total - row.cut} fed ids"
     if not 0 <= row.prompt_len <= total:
         return f"has a prompt of {row.prompt_len} ids among {total}"
+    if row.parents and (wrong := _bad_tree(row, info)) is not None:
+        return wrong
     fed = row.ids[row.cut :]
     if min(fed) < 0 or max(fed) >= width:
         bad = next(token for token in fed if not 0 <= token < width)
@@ -57,10 +59,31 @@ def _problem(row: Row, lengths: Sequence[int], info: TargetInfo, width: int) -> 
     return None
 
 
+def _bad_tree(row: Row, info: TargetInfo) -> str | None:
+    """What is wrong with a row that is a tree."""
+    nodes, ends = len(row.parents), len(trees.leaves(row.parents))
+    if row.rows:
+        return "is a tree under the ratio rule, whose drafts are a chain"
+    if row.want != nodes + 1:
+        return f"wants {row.want} decisions of a tree of {nodes} nodes"
+    if ends > info.leaves:
+        return f"is a tree with {ends} ends; at most {info.leaves} can be judged"
+    return trees.problem(row.parents)
+
+
 def positions(row: Row) -> Iterator[Sequence[int]]:
     """For each wanted decision, in order: the ids before the token that is decided."""
+    if row.parents:
+        yield from (after(row, node) for node in range(trees.ROOT, len(row.parents)))
+        return
     for end in range(len(row.ids) - row.want + 1, len(row.ids) + 1):
         yield row.ids[:end]
+
+
+def after(row: Row, node: int) -> list[int]:
+    """The ids down to a node of the row's tree."""
+    nodes = row.nodes
+    return [*row.text, *(nodes[i] for i in trees.path(row.parents, node))]
 
 
 def decide_rows(rows: Sequence[Row], logits: Sequence[Sequence[F32]], usable: int) -> list[Decided]:
@@ -77,6 +100,13 @@ def _decided(row: Row, logits: Sequence[F32], usable: int) -> Decided:
         return decided(
             ratio.decide(logits, row.sampling, row.ids, row.prompt_len, usable, rows=row.rows)
         )
+    if row.parents:  # only what lies on the way is decided at all
+
+        def at(node: int) -> Choice:
+            ids = after(row, node)
+            return choose(logits[node + 1], row.sampling, ids, row.prompt_len, usable)
+
+        return decided(trees.walk(row.nodes, row.parents, at)[1])
     return decided(
         [
             choose(z, row.sampling, ids, row.prompt_len, usable)
@@ -94,7 +124,8 @@ class Feed(NamedTuple):
     """What one slot is fed in one pass, after its first ``past`` ids.
 
     Logits are wanted at ``want`` positions from ``tokens[first]`` on. ``pad`` of the tokens, the
-    last ones, only fill the width: what they leave in the cache is void.
+    last ones, only fill the width: what they leave in the cache is void. ``parents``: the last
+    tokens are the nodes of a tree.
     """
 
     slot: int
@@ -103,6 +134,7 @@ class Feed(NamedTuple):
     first: int
     want: int
     pad: int = 0
+    parents: tuple[int, ...] = ()
 
     @property
     def length(self) -> int:
@@ -122,7 +154,7 @@ def feeds(rows: Sequence[Row], width: int = 0) -> list[list[Feed]]:
         Passes in order. A row's wanted positions are those of its feeds, in order.
     """
     if not width:
-        return [[_feed(row, row.cut, len(row.ids), row.want) for row in rows]] if rows else []
+        return [[_whole(row) for row in rows]] if rows else []
     passes: list[list[Feed]] = []
     for row in rows:
         first = len(row.ids) - row.want
@@ -136,6 +168,10 @@ def feeds(rows: Sequence[Row], width: int = 0) -> list[list[Feed]]:
                 passes.append([])
             passes[i].append(piece)
     return [part for part in passes if part]
+
+
+def _whole(row: Row) -> Feed:
+    return _feed(row, row.cut, len(row.ids), row.want)._replace(parents=row.parents)
 
 
 def _feed(row: Row, start: int, end: int, want: int, pad: int = 0) -> Feed:

@@ -24,6 +24,10 @@ PASSES_KEPT = 4096
 """How many of the latest passes are remembered for tests to look at."""
 
 
+LEAVES = 64
+"""Ends of a tree: as many as anyone sends."""
+
+
 class ScriptedTarget(Target):
     """Deterministic rows over a small vocabulary; for tests and simulations, never for text.
 
@@ -68,6 +72,7 @@ class ScriptedTarget(Target):
             eos=eos,
             dtype="float32",
             device="none",
+            leaves=LEAVES,
         )
 
     def row(self, ids: Sequence[int]) -> NDArray[np.float32]:
@@ -84,7 +89,10 @@ class ScriptedTarget(Target):
     def forward(self, rows: Sequence[Row]) -> list[Decided]:
         self._feed(rows)
         logits = [[self.row(ids) for ids in positions(row)] for row in rows]
-        return decide_rows(rows, logits, self.info.usable)
+        result = decide_rows(rows, logits, self.info.usable)
+        for row, decided in zip(rows, result, strict=True):
+            self.cached[row.slot] = list(row.kept(decided))
+        return result
 
     def score(self, row: Row, candidates: Sequence[int]) -> list[tuple[float, float]]:
         self._feed([row])

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from outrider.cloud_server.targets.rows import Feed
+from outrider.protocol.decoding.trees import depths
 
 MOST_WIDE = 16
 """Rows of up to this many tokens may share a dense block; longer ones are prefill."""
@@ -21,6 +22,7 @@ class Block:
     """Slots ``slot``, ..., ``slot + count - 1``, each with ``width`` tokens from ``start`` on.
 
     ``length``: how many of a slot's positions are looked at, at least as many as any of them holds.
+    ``tree``: parents of the block's last tokens, the nodes of a tree; of a block of one slot.
     """
 
     slot: int
@@ -28,6 +30,7 @@ class Block:
     start: int
     width: int
     length: int
+    tree: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +50,14 @@ class Step:
 
     @property
     def steady(self) -> bool:
-        """One dense block and nothing else: a shape that comes again."""
-        return len(self.blocks) == 1 and self.blocks[0].slot == 0
+        """One dense block and nothing else: a shape that comes again. Trees seldom do."""
+        return len(self.blocks) == 1 and self.blocks[0].slot == 0 and not self.blocks[0].tree
 
     def _add(self, feed: Feed, n_ctx: int) -> None:
         places = range(feed.past, feed.past + len(feed.tokens))
         self.tokens.extend(feed.tokens)
         # Padding may run past what the model was made for; nobody looks at what it computes there.
-        self.positions.extend(min(place, n_ctx - 1) for place in places)
+        self.positions.extend(min(place, n_ctx - 1) for place in _positions(feed, places))
         self.slots.extend([feed.slot] * len(feed.tokens))
         self.places.extend(places)
 
@@ -66,6 +69,15 @@ class Step:
         self.places.extend([0] * count)
 
 
+def _positions(feed: Feed, places: range) -> Sequence[int]:
+    """Where the tokens stand in the text: siblings of a tree all at one position."""
+    if not feed.parents:
+        return places
+    text = places[: len(places) - len(feed.parents)]
+    end = feed.past + len(text)
+    return [*text, *(end + depth for depth in depths(feed.parents))]
+
+
 def lay_out(feeds: Sequence[Feed], n_ctx: int) -> Step:
     """A block for each row, exactly as long as it is: what a CPU wants."""
     step = Step()
@@ -73,7 +85,7 @@ def lay_out(feeds: Sequence[Feed], n_ctx: int) -> Step:
         start = len(step.tokens)
         step._add(feed, n_ctx)
         length = feed.past + len(feed.tokens)
-        step.blocks.append(Block(feed.slot, 1, start, len(feed.tokens), length))
+        step.blocks.append(Block(feed.slot, 1, start, len(feed.tokens), length, feed.parents))
         step.keep.extend(range(start + feed.first, start + feed.first + feed.want))
     return step
 
@@ -81,15 +93,15 @@ def lay_out(feeds: Sequence[Feed], n_ctx: int) -> Step:
 def lay_out_dense(feeds: Sequence[Feed], n_ctx: int, slots: int, span: int) -> Step:
     """Short rows in one padded block from slot 0 on, its sizes rounded up: what a GPU wants.
 
-    Few shapes come up, so each can be recorded once. Longer rows (prefill) follow as blocks of
-    their own.
+    Few shapes come up, so each can be recorded once. Longer rows (prefill) and trees follow as
+    blocks of their own.
 
     Args:
         slots: how many there are; slot ``slots`` is the scratch one.
         span: how many positions a slot has room for.
     """
     step = Step()
-    short = {feed.slot: feed for feed in feeds if len(feed.tokens) <= MOST_WIDE}
+    short = {f.slot: f for f in feeds if len(f.tokens) <= MOST_WIDE and not f.parents}
     begins: dict[int, int] = {}
     if short:
         count = min(_round(1 + max(short)), slots)
@@ -107,7 +119,9 @@ def lay_out_dense(feeds: Sequence[Feed], n_ctx: int, slots: int, span: int) -> S
             begins[feed.slot] = len(step.tokens)
             step._add(feed, n_ctx)
             length = feed.past + len(feed.tokens)
-            step.blocks.append(Block(feed.slot, 1, begins[feed.slot], len(feed.tokens), length))
+            step.blocks.append(
+                Block(feed.slot, 1, begins[feed.slot], len(feed.tokens), length, feed.parents)
+            )
     for feed in feeds:
         start = begins[feed.slot] + feed.first
         step.keep.extend(range(start, start + feed.want))

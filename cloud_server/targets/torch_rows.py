@@ -10,6 +10,7 @@ from torch import Tensor
 from outrider.cloud_server.targets.base import Decided, Row
 from outrider.cloud_server.targets.rows import decide_rows, decided, positions
 from outrider.cloud_server.targets.torch_decide import Position, decide, log_masses
+from outrider.protocol.decoding import trees
 from outrider.protocol.decoding.ratio import odds
 from outrider.protocol.decoding.rules import Choice
 
@@ -41,7 +42,15 @@ def decide_on_device(rows: Sequence[Row], logits: Sequence[Tensor], usable: int)
     whole = len(asked) == together.shape[0]
     made = iter(decide(together if whole else together[asked], places, usable))
     counts = [1 if refused[i] else len(wanted[i]) - len(accepted[i]) for i in range(len(rows))]
-    return [decided([*accepted[i], *(next(made) for _ in range(n))]) for i, n in enumerate(counts)]
+    found = [[*accepted[i], *(next(made) for _ in range(n))] for i, n in enumerate(counts)]
+    return [decided(_taken(row, choices)) for row, choices in zip(rows, found, strict=True)]
+
+
+def _taken(row: Row, choices: list[Choice]) -> list[Choice]:
+    """Of the choices after all nodes of a tree, those on the way that they take."""
+    if not row.parents:
+        return choices
+    return trees.walk(row.nodes, row.parents, lambda node: choices[node + 1])[1]
 
 
 def _accepted(

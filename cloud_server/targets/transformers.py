@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
+LEAVES = 64
+"""Ends of a tree: its mask costs the same for any number."""
+
+
 class CannotBatchError(Exception):
     """Why a model's rows have to be evaluated one after the other."""
 
@@ -48,6 +52,8 @@ class TransformersTarget(HfTarget):
         super().__init__(opened, **settings)
         layers = len(full_layers(self._model, self._where))
         self._lengths = [0] * self.info.slots
+        if not self._width:  # in pieces of fixed width a tree would be judged node by node
+            self.info = replace(self.info, leaves=LEAVES)
         self._span = self.info.n_ctx + self._width
         if "position_ids" not in inspect.signature(self._model.forward).parameters:
             raise CannotBatchError("it takes no position ids")
@@ -123,6 +129,8 @@ class TransformersTarget(HfTarget):
         if target is None:
             target = OracleTarget(opened, **settings)
             target.self_test()
+        if ranks > 1:  # the other processes decide nothing, so they would not know what to keep
+            target.info = replace(target.info, leaves=1)
         if name is not None:
             target.info = replace(target.info, name=name)
         return target
@@ -154,6 +162,13 @@ class TransformersTarget(HfTarget):
     def _copy(self, source: int, slot: int, length: int) -> None:
         self._memory.copy(source, slot, length)
         self._lengths[slot] = length
+
+    def _prune(self, slot: int, start: int, nodes: list[int]) -> None:
+        moved = [i for i, node in enumerate(nodes) if node != i]
+        if moved:  # the others lie where they belong
+            first = moved[0]
+            self._memory.gather(slot, start + first, [start + node for node in nodes[first:]])
+        self._lengths[slot] = start + len(nodes)
 
     def _spoil(self, slots: list[int]) -> None:
         for slot in slots:

@@ -7,10 +7,11 @@ A drafter may be wrong, slow or dead; it can never change the text. It owns the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from outrider.protocol.decoding import trees
 from outrider.protocol.decoding.combine import proposal, row_sampling
 from outrider.protocol.decoding.row import SparseRow
 from outrider.protocol.decoding.rules import Proposal, propose
@@ -24,13 +25,57 @@ class Guess:
     """What the drafter guessed: tokens and its own probability of each, 0 to 1.
 
     Under the ratio rule also the rows that the tokens were drawn from, a confidence being that of a
-    row as a whole, and the mean mass that these left ``dropped``.
+    row as a whole, and the mean mass that these left ``dropped``. ``parents``: they are a tree,
+    ``parents[i]`` being an earlier one of them or -1 for the end of the text.
     """
 
     tokens: tuple[int, ...]
     confidences: tuple[float, ...]
     rows: tuple[SparseRow, ...] = ()
     dropped: float = 0.0
+    parents: tuple[int, ...] = ()
+
+    @property
+    def depth(self) -> int:
+        """Most of them that can be right."""
+        return 1 + max(trees.depths(self.parents)) if self.parents else len(self.tokens)
+
+    def after(self, tokens: Sequence[int]) -> Guess:
+        """The same guesses, with others before them."""
+        count = len(tokens)
+        under = [count - 1 if p == trees.ROOT else count + p for p in self.parents]
+        return replace(
+            self,
+            tokens=(*tokens, *self.tokens),
+            confidences=(*[1.0] * count, *self.confidences),
+            parents=(*range(-1, count - 1), *under) if self.parents else (),
+        )
+
+    def below(self, text: Sequence[int]) -> Guess | None:
+        """What is left once the text went on like this; None where it left the guesses."""
+        if not self.parents:
+            if self.tokens[: len(text)] != tuple(text):
+                return None
+            return replace(
+                self,
+                tokens=self.tokens[len(text) :],
+                confidences=self.confidences[len(text) :],
+                rows=self.rows[len(text) :],
+            )
+        passed = trees.follow(self.tokens, self.parents, text)
+        if len(passed) < len(text):
+            return None
+        kept = {passed[-1] if passed else trees.ROOT: trees.ROOT}
+        for node, parent in enumerate(self.parents):
+            if parent in kept:
+                kept[node] = len(kept) - 1
+        nodes = list(kept)[1:]
+        return replace(
+            self,
+            tokens=tuple(self.tokens[node] for node in nodes),
+            confidences=tuple(self.confidences[node] for node in nodes),
+            parents=tuple(kept[self.parents[node]] for node in nodes),
+        )
 
 
 class Drafter:

@@ -10,19 +10,19 @@ from __future__ import annotations
 import ctypes
 import itertools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from outrider.protocol.decoding.trees import depths, leaves, path
 from outrider.protocol.errors import BackendError, SettingError
 from outrider.runtime.lm.base import CausalLM, Rows, check_cut, check_feed
-from outrider.runtime.lm.llama_batch import Batch, Flat, Item
+from outrider.runtime.lm.llama_batch import Batch, Flat, Item, Tree
+from outrider.runtime.lm.llama_context import KV, cache_bytes, check_rewindable, new_context
 from outrider.runtime.lm.llama_library import (
     Weights,
-    apart,
-    complaints,
     end_tokens,
     forget_complaints,
     library,
@@ -32,14 +32,7 @@ from outrider.runtime.lm.llama_library import (
 )
 from outrider.runtime.lm.memory import check_fits
 
-_FLASH_OFF, _FLASH_AUTO, _FLASH_ON = 0, -1, 1
-# Flash attention rounds differently whatever the cache type: off where the figures must be those
-# of the reference (f32), needed by llama.cpp where the value cache is quantised. Last: bytes each.
-_KV = {
-    "f32": ("GGML_TYPE_F32", _FLASH_OFF, 4.0),
-    "f16": ("GGML_TYPE_F16", _FLASH_AUTO, 2.0),
-    "q8_0": ("GGML_TYPE_Q8_0", _FLASH_ON, 34 / 32),
-}
+NO_PARENTS: Mapping[int, Sequence[int]] = {}
 
 
 class LlamaModel:
@@ -54,6 +47,7 @@ class LlamaModel:
         self, weights: Weights, context: Any, batch: Batch, n_ctx: int, n_seq: int
     ) -> None:
         api = library()
+        self.forks = batch.ends - 1
         self.name = weights.path.stem
         self.n_ctx = n_ctx
         self.n_seq = n_seq
@@ -66,6 +60,7 @@ class LlamaModel:
         self._memory = api.llama_get_memory(context)
         self._ids: list[list[int]] = [[] for _ in range(n_seq)]
         self._taken = [False] * n_seq
+        self._trees: dict[int, Tree] = {}
         # Freed when closed, collected or at exit, whichever is first; the weights after it.
         self._free = weakref.finalize(self, _free, weights, context)
 
@@ -80,8 +75,12 @@ class LlamaModel:
         kv: str = "f32",
         n_batch: int = 512,
         gpu_layers: int = 0,
+        forks: int = 0,
     ) -> LlamaModel:
         """Load a GGUF file and make the context. ``n_ctx`` 0 is what the model was trained for.
+
+        ``forks``: how many branches beside the main ones the trees of one pass may have. All
+        sequences then share one buffer, so that a fork copies nothing; but each looks at all of it.
 
         Raises:
             SettingError: a number out of range or an unknown ``kv``.
@@ -93,28 +92,36 @@ class LlamaModel:
             ("n_seq", n_seq, 1),
             ("threads", threads, 1),
             ("n_batch", n_batch, 1),
+            ("forks", forks, 0),
         ):
             if value < least:
                 raise SettingError(f"{setting} is {value}; it must be at least {least}")
-        if kv not in _KV:
-            raise SettingError(f"kv is {kv!r}; it must be one of {', '.join(_KV)}")
+        if kv not in KV:
+            raise SettingError(f"kv is {kv!r}; it must be one of {', '.join(KV)}")
         weights = open_weights(path, gpu_layers=gpu_layers)
         try:
-            _check_rewindable(weights)
+            check_rewindable(weights)
             trained = int(library().llama_model_n_ctx_train(weights.handle))
             n_ctx = min(n_ctx or trained, trained)
             if gpu_layers == 0:  # else it is the accelerator's memory, which llama.cpp checks
                 cache = cache_bytes(weights, n_ctx * n_seq, kv)
                 what = f"a {kv} cache of {n_seq} x {n_ctx} ids"
                 check_fits(str(path), Path(path).stat().st_size, cache, what)
-            context = _new_context(weights, n_ctx, n_seq, threads=threads, kv=kv, n_batch=n_batch)
+            context = new_context(
+                weights, n_ctx, n_seq, threads=threads, kv=kv, n_batch=n_batch, forks=forks
+            )
         except BaseException:
             weights.free()
             raise
-        return cls(weights, context, Batch(n_batch), n_ctx, n_seq)
+        return cls(weights, context, Batch(n_batch, 1 + forks), n_ctx, n_seq)
 
-    def forward(self, items: Sequence[Item]) -> list[Rows]:
+    def forward(
+        self, items: Sequence[Item], parents: Mapping[int, Sequence[int]] = NO_PARENTS
+    ) -> list[Rows]:
         """Feed several sequences in one ragged pass (one decode per ``n_batch`` tokens).
+
+        ``parents``: by sequence, of the items that end on a tree of nodes; after the pass
+        :meth:`settle` each of them before anything else.
 
         Returns, for each item, float32 ``[rows, row_width]`` of its last ``rows`` positions; the
         arrays are the caller's to keep.
@@ -123,13 +130,61 @@ class LlamaModel:
             BackendError: an item does not fit or the decode failed. No sequence has changed then.
         """
         self._check(items)
-        flat = Flat.of(items, [len(ids) for ids in self._ids])
+        trees = self._fork(parents)
+        flat = Flat.of(items, [len(ids) for ids in self._ids], trees)
         out = np.empty((int(flat.wanted.sum()), self.row_width), np.float32)
-        self._decode(flat, out, items)
+        try:
+            self._decode(flat, out, items)
+        except BackendError:
+            self._drop(trees)
+            raise
         for seq, ids, _ in items:
             self._ids[seq].extend(map(int, ids))
+        self._trees.update(trees)
         starts = np.cumsum([0, *(rows for _, _, rows in items)])
         return [out[a:b] for a, b in itertools.pairwise(starts)]
+
+    def _fork(self, parents: Mapping[int, Sequence[int]]) -> dict[int, Tree]:
+        """A sequence for each end of each tree, the first being the item's own."""
+        free = iter(range(self.n_seq, self.n_seq + self.forks))
+        trees: dict[int, Tree] = {}
+        for seq, above in parents.items():
+            ends = leaves(above)
+            own = [seq, *itertools.islice(free, len(ends) - 1)]
+            if len(own) < len(ends):
+                self._drop(trees)
+                raise BackendError(f"{self.name}: trees with more than {self.forks} branches")
+            members: list[list[int]] = [[] for _ in above]
+            for end, member in zip(ends, own, strict=True):
+                for node in path(above, end):
+                    members[node].append(member)
+            for fork in own[1:]:
+                library().llama_memory_seq_cp(self._memory, seq, fork, -1, -1)
+            trees[seq] = Tree(above, depths(above), members, own)
+        return trees
+
+    def _drop(self, trees: Mapping[int, Tree]) -> None:
+        """Forget the forks."""
+        for tree in trees.values():
+            for fork in tree.all[1:]:
+                library().llama_memory_seq_rm(self._memory, fork, -1, -1)
+
+    def settle(self, seq: int, nodes: Sequence[int]) -> None:
+        """Of the tree that the sequence was last fed keep the path ``nodes`` from the top down.
+
+        Nothing is copied: cells of the path are handed over, the others are given back.
+        """
+        tree = self._trees.pop(seq)
+        api, start = library(), len(self._ids[seq]) - len(tree.parents)
+        holder = tree.members[nodes[-1]][0] if nodes else seq
+        if holder == seq:
+            api.llama_memory_seq_rm(self._memory, seq, start + len(nodes), -1)
+        else:
+            api.llama_memory_seq_rm(self._memory, seq, start, -1)
+            api.llama_memory_seq_cp(self._memory, holder, seq, start, start + len(nodes))
+        self._drop({seq: tree})
+        tokens = self._ids[seq][start:]
+        self._ids[seq][start:] = [tokens[node] for node in nodes]
 
     def _check(self, items: Sequence[Item]) -> None:
         """Refuse what llama.cpp would refuse with a number, or worse, accept."""
@@ -278,66 +333,6 @@ class LlamaLM(CausalLM):
         self._seq = None
         if self._owns_model and self.model.in_use == 0:
             self.model.close()
-
-
-def cache_bytes(weights: Weights, ids: int, kv: str) -> int:
-    """Bytes of keys and values for ``ids`` positions, at most (some layers may keep none)."""
-    api = library()
-    heads = max(1, int(api.llama_model_n_head(weights.handle)))
-    usual = int(api.llama_model_n_embd(weights.handle)) // heads
-    arch = weights.metadata("general.architecture")
-    widths = (weights.metadata(f"{arch}.attention.{part}_length") for part in ("key", "value"))
-    both = sum(int(width) if width else usual for width in widths)
-    kv_heads = int(api.llama_model_n_head_kv(weights.handle))
-    values = int(api.llama_model_n_layer(weights.handle)) * kv_heads * both * ids
-    return int(values * _KV[kv][2])
-
-
-def _check_rewindable(weights: Weights) -> None:
-    """Refuse models whose memory llama.cpp cannot cut at any position, or that do not decode."""
-    api = library()
-    for problem, test in (
-        ("keeps a recurrent state", api.llama_model_is_recurrent),
-        ("keeps a partly recurrent (hybrid) state", api.llama_model_is_hybrid),
-    ):
-        if test(weights.handle):
-            raise BackendError(
-                f"{weights.path} {problem}, which cannot be rewound when a draft is rejected; "
-                "use a model with plain attention"
-            )
-    if api.llama_model_has_encoder(weights.handle) or not api.llama_model_has_decoder(
-        weights.handle
-    ):
-        raise BackendError(f"{weights.path} is not a decoder-only language model")
-    if api.llama_model_is_diffusion(weights.handle):
-        raise BackendError(f"{weights.path} is a diffusion model; it does not predict next tokens")
-
-
-def _new_context(
-    weights: Weights, n_ctx: int, n_seq: int, *, threads: int, kv: str, n_batch: int
-) -> Any:
-    """Make the context, with separate streams and caches that can be cut anywhere."""
-    api = library()
-    kind, flash, _ = _KV[kv]
-    params = api.llama_context_default_params()
-    params.n_ctx = n_ctx * n_seq  # llama.cpp divides it among the sequences, rounding up
-    params.n_seq_max = n_seq
-    params.n_batch = n_batch
-    params.n_ubatch = min(n_batch, 512)
-    params.n_threads = params.n_threads_batch = threads
-    params.type_k = params.type_v = getattr(api, kind)
-    params.flash_attn_type = flash
-    params.kv_unified = False
-    params.swa_full = True  # a sliding-window cache forgets what a rollback would need
-    params.no_perf = True
-    with complaints() as lines:
-        context = apart(lambda: api.llama_init_from_model(weights.handle, params))
-        if not context:
-            raise BackendError(
-                f"llama.cpp cannot make a context of {n_seq} x {n_ctx} ids ({kv} cache) for "
-                f"{weights.path}{reason(lines)}; a smaller context or cache type may fit"
-            )
-    return context
 
 
 def _decode_failure(name: str, code: int, items: Sequence[Item]) -> str:

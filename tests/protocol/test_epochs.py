@@ -272,3 +272,67 @@ def test_window_equals_the_definition(data: st.DataObject) -> None:
             if guesses.positions[node] == length and alive(window, node, window.committed)
         ]
         assert window.chain(1) == [guesses.tokens[node] for node in pending[:1]]
+
+
+class TestTreesAtTheEdge:
+    def test_a_tree_hangs_from_the_end_of_the_chain(self) -> None:
+        window = EdgeWindow([1])
+        window.extend([2, 3], [ROOT, 0])
+        window.extend([4, 5, 6, 7], [ROOT, ROOT, 0, 1])
+        assert window.current.parents == [ROOT, 0, 1, 1, 2, 3]
+        assert window.ahead == [2, 3, 4, 6]
+        assert window.unsent(3) == ((2, 3, 4), (), ())
+        window.announced, window.sent = True, 3
+        assert window.unsent(9) == ((5, 6, 7), (2, 2, 2), ())
+
+    def test_a_guess_that_stands_is_not_made_again(self) -> None:
+        window = EdgeWindow([1])
+        window.extend([2, 3, 4], [ROOT, ROOT, 1])
+        window.announced, window.sent = True, 3
+        assert window.commit([3])  # answered by the other branch
+        assert window.ahead == [4]
+        window.tip = 1  # nothing below the tip but what was sent
+        window.extend([5, 5], [ROOT, ROOT])
+        assert window.current.tokens == [2, 3, 4, 5]
+
+    def test_a_refusal_is_answered_by_another_branch(self) -> None:
+        window = EdgeWindow([1])
+        window.extend([2, 3, 4], [ROOT, ROOT, 0])
+        window.announced, window.sent = True, 3
+        assert window.commit([3])
+        assert (window.current.number, window.ahead) == (1, [])
+        window.extend([6], [ROOT])
+        assert (window.current.parents[3], window.unsent(9)[1]) == (1, (2,))
+
+
+class TestTreesAtTheCloud:
+    def window(self) -> CloudWindow:
+        window = CloudWindow([0])
+        window.begin(1, 1)
+        window.append(1, [t for t, _ in BRANCHED], [d for _, d in BRANCHED])
+        return window
+
+    def test_all_below_the_tip(self) -> None:
+        window = self.window()
+        assert window.tree(9, 9, 9) == ((5, 6, 7, 8, 9, 6), (-1, 0, 1, 1, -1, 4))
+        window.committed.extend([5, 6])
+        window.committed_grew()
+        assert window.tree(9, 9, 9) == ((7, 8), (-1, -1))
+        assert window.in_flight() == 2
+
+    def test_bounds(self) -> None:
+        window = self.window()
+        assert window.tree(1, 9, 9) == ((5, 9), (-1, -1))
+        assert window.tree(9, 4, 9) == ((5, 6, 7, 8), (-1, 0, 1, 1))
+        assert window.tree(9, 9, 2) == ((5, 6, 7, 8), (-1, 0, 1, 1))
+        assert window.tree(9, 9, 1) == ((5, 6, 7), ())  # a chain
+        assert window.tree(9, 0, 9) == ((), ())
+
+    def test_nodes_under_a_dead_parent_are_dropped_quietly(self) -> None:
+        window = self.window()
+        window.committed.append(9)
+        window.committed_grew()
+        window.append(1, (3, 4), (5, 3))  # under nodes 1 (dead) and 4 (alive)
+        assert window.tree(9, 9, 9) == ((6, 4), (-1, -1))
+        with pytest.raises(RemoteProtocolError, match="repeats node"):
+            window.append(1, (3,), (7,))
