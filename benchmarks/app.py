@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from outrider.benchmarks.endpoint import endpoint
 from outrider.benchmarks.real import real
 
 app = typer.Typer(
@@ -21,6 +22,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on sta
 
 
 app.command()(real)
+app.command()(endpoint)
 
 
 @app.callback()

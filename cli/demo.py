@@ -14,6 +14,7 @@ from outrider.cli import embedded, logs
 from outrider.cli import options as o
 from outrider.cli import sampling_options as s
 from outrider.cli.exits import WorkFailedError
+from outrider.cli.settings import given_as_flag
 from outrider.protocol.errors import SettingError
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Plan:
 
 
 def demo(
+    ctx: typer.Context,
     *,
     prompt: Annotated[
         str | None,
@@ -74,6 +76,16 @@ def demo(
             rich_help_panel=o.DRAFTING,
         ),
     ] = o.TargetBackend.AUTO,
+    live: Annotated[
+        bool,
+        typer.Option(
+            "--live", help="Serve a page to watch it on, with a link that can be changed."
+        ),
+    ] = False,
+    port: Annotated[
+        int,
+        typer.Option("--port", min=0, max=65535, metavar="N", help="--live: where; 0 is any."),
+    ] = 8080,
     json: o.Json = False,
     verbose: o.Verbose = False,
     config: o.Config = None,  # noqa: ARG001 - its callback reads it
@@ -91,6 +103,21 @@ def demo(
     from outrider.cli.prompt import fresh_seed
     from outrider.protocol.decoding.sampling import Sampling
 
+    if live:
+        from outrider.cli.demo_live import live as watch
+
+        backend = None if target_backend is o.TargetBackend.AUTO else target_backend.value
+        chosen = bool(given_as_flag(ctx, "policy"))  # to watch, the one that measures
+        drafting = EdgeOptions(
+            cloud="",
+            policy=policy.value if chosen else o.PolicyName.ADAPTIVE.value,
+            draft_max=draft_max if chosen else None,
+            draft_p_min=draft_p_min,
+            drafter_backend=drafter_backend.value,
+        )
+        with _termination():
+            watch(backend, drafting, port=port)
+        return
     plan = Plan(
         prompts=_prompts(prompt, domain),
         sampling=Sampling(temperature=temp, seed=fresh_seed() if seed is None else seed),

@@ -170,8 +170,9 @@ def serve(
 ) -> None:
     """Serve an OpenAI-compatible endpoint, drafted here, verified in the cloud.
 
-    Point an app's base URL at http://127.0.0.1:8080/v1. --api-key is what
-    apps must show; the key for the cloud is --cloud-api-key, and in the
+    Point an app's base URL at http://127.0.0.1:8080/v1. The address itself
+    shows a page with the answer and the guesses as they come. --api-key is
+    what apps must show; the key for the cloud is --cloud-api-key, and in the
     environment and the file it is called as for every command.
 
     Example: outrider serve --cloud wss://gpu.example:8471 -md qwen2.5-coder

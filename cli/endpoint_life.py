@@ -17,7 +17,7 @@ import uvicorn
 
 from outrider.cli.edge import Edge, EdgeOptions, connected, load_edge, make_policy
 from outrider.cli.serving import ends_at_once
-from outrider.edge_client.endpoint.app import Endpoint, build
+from outrider.edge_client.endpoint.app import Endpoint, LinkControl, build
 from outrider.edge_client.endpoint.service import Service
 from outrider.edge_client.endpoint.turns import Turns
 from outrider.protocol.errors import SettingError
@@ -32,17 +32,18 @@ DRAIN_SECONDS = 10
 class Settings:
     """Where to listen, whom to let in, and how much."""
 
-    host: str
+    host: str = "127.0.0.1"
     port: int
-    keys: KeyFile | None
-    certificate: tuple[Path, Path | None] | None
-    origins: tuple[str, ...]
-    alias: str | None
-    model: str | None
-    parallel: int
-    max_body: int
-    as_json: bool
-    with_stdin: bool
+    keys: KeyFile | None = None
+    certificate: tuple[Path, Path | None] | None = None
+    origins: tuple[str, ...] = ()
+    alias: str | None = None
+    model: str | None = None
+    parallel: int = 8
+    max_body: int = 8 << 20
+    as_json: bool = False
+    with_stdin: bool = False
+    link: LinkControl | None = None
 
 
 class Server(uvicorn.Server):
@@ -100,6 +101,7 @@ class _Life:
             origins=settings.origins,
             loopback=is_loopback(settings.host),
             max_body=settings.max_body,
+            link=settings.link,
         )
         certificate, key = settings.certificate or (None, None)
         self._server = Server(
@@ -195,6 +197,7 @@ class _Life:
             service.about,
             f"keys: {keys}; TLS: {'off' if settings.certificate is None else 'on'}; "
             f"{service.parallel} answers at a time",
+            f"live view: {self._url}/",
             f"ready: {self._url}/v1",
         ]
         print("\n".join(lines), file=sys.stderr, flush=True)
@@ -204,6 +207,7 @@ class _Life:
             facts: dict[str, Any] = {
                 "event": "ready",
                 "url": f"{self._url}/v1",
+                "page": f"{self._url}/",
                 "model": service.model,
                 "cloud": service.client.url,
                 "mode": service.about,

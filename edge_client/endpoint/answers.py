@@ -82,6 +82,7 @@ class Answering:
             if self._wishes[0].trace:
                 trace = trace_of(happened, choice, self._service.client.tokenizer)
                 trace |= self._service.link_figures()
+                trace |= {"bytes_up": choice.bytes_up, "bytes_down": choice.bytes_down}
                 if made:
                     made[-1] |= {"outrider": trace}
                 else:
@@ -132,7 +133,8 @@ class Answering:
         choice = self._reply.choices[at]
         try:
             async with aclosing(self._service.answer(self._wishes[at])) as events:
-                async for happened, _, cached in events:
+                async for happened, session, cached in events:
+                    choice.bytes_up, choice.bytes_down = session.bytes_up, session.bytes_down
                     if isinstance(happened, Answer):
                         choice.ended, choice.cached = happened, cached
                     yield choice, happened

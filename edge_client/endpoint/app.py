@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
@@ -16,9 +17,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from outrider.edge_client.endpoint import schema, wishes
+from outrider.edge_client.endpoint import page, schema, wishes
 from outrider.edge_client.endpoint.answers import Answering
-from outrider.edge_client.endpoint.errors import ApiError
+from outrider.edge_client.endpoint.errors import ApiError, translate
 from outrider.edge_client.endpoint.guard import Guard, refusal
 from outrider.edge_client.endpoint.metrics import Metrics
 from outrider.edge_client.endpoint.replies import Kind
@@ -26,6 +27,7 @@ from outrider.edge_client.endpoint.service import Service
 from outrider.edge_client.endpoint.stream import GONE, ClientGoneError, EventStream, until_gone
 from outrider.edge_client.endpoint.wishes import Wish
 from outrider.protocol.edge import State
+from outrider.protocol.errors import SettingError
 from outrider.runtime.net.keys import KeyFile
 
 _log = logging.getLogger("outrider.endpoint")
@@ -33,9 +35,23 @@ _log = logging.getLogger("outrider.endpoint")
 ROUTES = ("/v1/models", "/v1/chat/completions", "/v1/completions", "/health", "/metrics", "/status")
 
 
+class LinkControl(Protocol):
+    """A link that can be made another one; ``current`` is one of ``names``, ``note`` for people."""
+
+    names: tuple[str, ...]
+    current: str
+    note: str
+
+    def choose(self, name: str) -> None:
+        """Be this one. Raises ``SettingError`` for a name that is none."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Endpoint:
-    """What the routes work with. ``service`` is there once models are loaded and the link is up."""
+    """What the routes work with. ``service`` is there once models are loaded and the link is up.
+
+    ``link``: the page may change the link to the cloud, for a demonstration.
+    """
 
     alias: str | None = None
     keys: KeyFile | None = None
@@ -43,6 +59,7 @@ class Endpoint:
     loopback: bool = True
     max_body: int = 8 << 20
     metrics: Metrics = field(default_factory=Metrics)
+    link: LinkControl | None = None
     service: Service | None = None
     since: int = field(default_factory=lambda: int(time.time()))
 
@@ -111,6 +128,8 @@ def build(
             Route("/health", routes.health, methods=["GET"]),
             Route("/metrics", routes.metrics, methods=["GET"]),
             Route("/status", routes.status, methods=["GET"]),
+            Route("/demo/link", routes.link, methods=["GET", "POST"]),
+            *page.routes(),
         ],
         exception_handlers={ApiError: _refused, HTTPException: _no_route, Exception: _failed},
         lifespan=lifespan,
@@ -159,6 +178,21 @@ class _Routes:
 
     async def status(self, _: Request) -> Response:
         return JSONResponse(self._endpoint.ready.status())
+
+    async def link(self, request: Request) -> Response:
+        """The link under the demonstration, and another one if it is named."""
+        control = self._endpoint.link
+        if control is None:
+            raise ApiError(404, "the link to the cloud is what it is", code="not_found")
+        if request.method == "POST":
+            body = schema.read_object(await request.body())
+            try:
+                control.choose(str(body.get("name")))
+            except SettingError as error:
+                raise translate(error) from error
+        return JSONResponse(
+            {"names": list(control.names), "current": control.current, "note": control.note}
+        )
 
     async def chat(self, request: Request) -> Response:
         service = self._endpoint.ready

@@ -15,12 +15,13 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from outrider.edge_client.endpoint import page
 from outrider.edge_client.endpoint.errors import ApiError
 from outrider.runtime.net.address import is_loopback
 from outrider.runtime.net.keys import KeyFile
 
-OPEN_PATHS = frozenset({"/health"})
-"""What needs no key: whether the endpoint lives."""
+OPEN_PATHS = frozenset({"/health", *page.FILES})
+"""What needs no key: whether the endpoint lives, and a page that holds no data of anybody."""
 
 CORS_HEADERS = {
     "Access-Control-Allow-Methods": "GET, POST, OPTIONS",

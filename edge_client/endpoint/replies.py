@@ -38,6 +38,8 @@ class Choice:
     ended: Answer | None = None
     cached: int = 0
     begun: bool = False
+    bytes_up: int = 0
+    bytes_down: int = 0
     trace: Utf8Stream = field(default_factory=Utf8Stream)
 
     def take(self, text: str) -> list[str | dict[str, Any]]:
@@ -225,7 +227,7 @@ def trace_of(happened: Piece | Ahead, choice: Choice, tokenizer: Tokenizer) -> d
     return {
         "accepted": own,
         "corrected" if happened.refused else "target": others,
-        "refused": tokenizer.decode(happened.refused),
+        "refused": tokenizer.decode(happened.refused[:1]),  # those behind it are void, not wrong
         "tokens": len(happened.tokens),
         "accepted_tokens": happened.accepted,
     }

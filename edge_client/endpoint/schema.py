@@ -120,12 +120,7 @@ def read(data: bytes, kind: type[Body]) -> Body:
     Raises:
         ApiError: it is no JSON object, a field has the wrong type, or cannot be honoured.
     """
-    try:
-        raw = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise bad(f"the body is not JSON: {error}", None, "invalid_json") from None
-    if not isinstance(raw, dict):
-        raise bad("the body must be a JSON object", None, "invalid_json")
+    raw = read_object(data)
     for name, neutral in HARMLESS.items():
         value = raw.get(name)
         if value is not None and value not in neutral and name not in kind.__struct_fields__:
@@ -139,6 +134,21 @@ def read(data: bytes, kind: type[Body]) -> Body:
         raise bad(f"{param or 'the body'}: {said}", param, "invalid_type") from None
     _check(body)
     return body
+
+
+def read_object(data: bytes) -> dict[str, Any]:
+    """The JSON object in a body.
+
+    Raises:
+        ApiError: it is none.
+    """
+    try:
+        raw = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise bad(f"the body is not JSON: {error}", None, "invalid_json") from None
+    if not isinstance(raw, dict):
+        raise bad("the body must be a JSON object", None, "invalid_json")
+    return raw
 
 
 def _typed(raw: dict[str, Any], kind: type[Body]) -> Body:
