@@ -18,6 +18,7 @@ from outrider.edge_client.endpoint.wishes import Wish
 from outrider.protocol.edge_session import EdgeSession, Phase
 from outrider.protocol.errors import LinkError, SessionError
 from outrider.protocol.messages import WIRE_VERSION
+from outrider.runtime.lm.base import common_prefix
 
 MOST_WAITING = 256
 """Answers that may wait for a place; a request beyond that is refused."""
@@ -136,7 +137,8 @@ class Service:
             self.metrics.waiting.dec()
 
     async def _served(self, wish: Wish) -> AsyncGenerator[tuple[Happening, EdgeSession, int], None]:
-        session, base = self.pool.take(wish.ids) if wish.ids else (self.client.session(), 0)
+        session, base = self._session(wish)
+        before = list(session.ids)
         self.turns.begin(session.handle, draft=wish.draft)
         stream = cast(
             "AsyncGenerator[Happening, None]",
@@ -146,10 +148,13 @@ class Service:
         try:
             async with aclosing(stream) as events:
                 async for event in events:
+                    cached = base
                     if isinstance(event, Answer):
                         keep = True
-                        self.metrics.answered(event, base, self._fallback(wish, event))
-                    yield event, session, base
+                        shared = common_prefix(before, event.prompt_ids)
+                        cached = base or min(shared, len(event.prompt_ids) - 1)
+                        self.metrics.answered(event, cached, self._fallback(wish, event))
+                    yield event, session, cached
         except (SessionError, LinkError):
             raise
         except BaseException:
@@ -158,7 +163,14 @@ class Service:
             raise
         finally:
             self.turns.end(session.handle)
-            self.pool.give(session) if keep else self.pool.close(session)
+            chat = None if wish.ids else wish.messages
+            self.pool.give(session, chat) if keep else self.pool.close(session)
+
+    def _session(self, wish: Wish) -> tuple[EdgeSession, int]:
+        """A session for it, and how many of its ids that holds and keeps."""
+        if wish.ids:
+            return self.pool.take(wish.ids)
+        return self.pool.take_chat(wish.messages or ()), 0
 
     def _fallback(self, wish: Wish, answer: Answer) -> str | None:
         """Why an answer had no drafts, in a word that can be counted."""

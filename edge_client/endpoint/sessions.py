@@ -6,7 +6,8 @@ of it is used again, so that neither end evaluates the earlier turns a second ti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from outrider.edge_client.client import EdgeClient
 from outrider.protocol.edge_session import EdgeSession
@@ -25,6 +26,7 @@ class SessionPool:
         self._client = client
         self._most = most
         self._idle: list[EdgeSession] = []
+        self._chats: dict[int, Sequence[Mapping[str, Any]]] = {}
 
     @property
     def idle(self) -> int:
@@ -46,8 +48,27 @@ class SessionPool:
         self._idle.remove(best)
         return best, base
 
-    def give(self, session: EdgeSession) -> None:
-        """An answer is over: keep its session, and if these become too many, drop the oldest."""
+    def take_chat(self, chat: Sequence[Mapping[str, Any]]) -> EdgeSession:
+        """A session for messages that the cloud renders: one whose messages these go on from.
+
+        Which ids they become is the cloud's to say; its cache then keeps what they share.
+        """
+        known = [s for s in self._idle if s.handle in self._chats]
+        fitting = [s for s in known if _begins(chat, self._chats[s.handle])]
+        best = max(fitting, key=lambda s: len(self._chats[s.handle]), default=None)
+        if best is None:
+            return self._client.session()
+        self._idle.remove(best)
+        return best
+
+    def give(self, session: EdgeSession, chat: Sequence[Mapping[str, Any]] | None = None) -> None:
+        """An answer is over: keep its session, and if these become too many, drop the oldest.
+
+        ``chat``: the messages that the cloud rendered for it.
+        """
+        self._chats.pop(session.handle, None)
+        if chat is not None:
+            self._chats[session.handle] = chat
         self._idle.append(session)
         if len(self._idle) > self._most:
             self.drop()
@@ -61,7 +82,13 @@ class SessionPool:
 
     def close(self, session: EdgeSession) -> None:
         """Forget a session at both ends."""
+        self._chats.pop(session.handle, None)
         self._client.machine.close(session)
         # What its handle still has to say must not be taken for news of the handle's next owner.
         self._client.machine.events()
         self._client.courier.wake()
+
+
+def _begins(chat: Sequence[Mapping[str, Any]], earlier: Sequence[Mapping[str, Any]]) -> bool:
+    """The chat goes on from those messages."""
+    return len(earlier) < len(chat) and list(chat[: len(earlier)]) == list(earlier)

@@ -148,6 +148,7 @@ async def _serving(
     sessions: int,
     parallel: int,
     url: str | None,
+    edges: Tokenizer,
     **settings: Any,
 ) -> AsyncIterator[Running]:
     async with AsyncExitStack() as stack:
@@ -161,7 +162,7 @@ async def _serving(
         client = await stack.enter_async_context(
             EdgeClient(
                 url or server.url,
-                tokenizer,
+                edges,
                 drafter,
                 turns,
                 persistence=Persistence(first=0.02, longest=0.1, give_up=8.0),
@@ -219,6 +220,7 @@ def serve() -> Iterator[Callable[..., Running]]:
         sessions: int = 32,
         parallel: int = 8,
         url: str | None = None,
+        edges: Tokenizer | None = None,
         **settings: Any,
     ) -> Running:
         entering = stack.enter_async_context(
@@ -231,6 +233,7 @@ def serve() -> Iterator[Callable[..., Running]]:
                 sessions=sessions,
                 parallel=parallel,
                 url=url,
+                edges=edges or tokenizer,
                 **settings,
             )
         )
@@ -281,12 +284,13 @@ def written(serve, tokenizer: Tokenizer):
 
     def make(text: str | Sequence[int], *, step: float = 0.0, **more: Any) -> Running:
         words = more.pop("tokenizer", tokenizer)
+        edges = more.pop("edges", words)
         ids = words.encode(text) if isinstance(text, str) else text
         prompt = more.pop("prompt", None) or len(words.encode_prompt(PROMPT))
         fixed = {"n_ctx": more.pop("n_ctx", 4096), "slots": more.pop("slots", 8)}
         fixed["eos"] = more.pop("eos", frozenset())
         target = Written(ids, prompt, tokenizer.size, **fixed)
         drafter = Drafter(Knowing(Written(ids, prompt, tokenizer.size)), tokenizer.size)
-        return serve(PacedTarget(target, step), words, drafter, **more)
+        return serve(PacedTarget(target, step), words, drafter, edges=edges, **more)
 
     return make

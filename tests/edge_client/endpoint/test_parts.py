@@ -114,6 +114,7 @@ def test_drafting_turned_off() -> None:
 class Session:
     def __init__(self, ids=()) -> None:
         self.ids = list(ids)
+        self.handle = id(self)
 
 
 class Client:
