@@ -58,7 +58,7 @@ class Turns(Policy):
         """Whose turn it is, and then what the chosen policy says."""
         session = observed.session
         if not self._wanted.get(session, True):
-            self.reason = "the request turned drafting off"
+            self.reason, self.frame = "the request turned drafting off", 0
             return OFF
         if session not in self._queue:
             self._queue.append(session)

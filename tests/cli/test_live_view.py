@@ -61,6 +61,7 @@ def test_an_answer_as_it_comes(page, size, dark) -> None:
         view.until("document.querySelector('#text .ahead') !== null")
         view.until("document.querySelector('#text .refused') !== null")
         view.until("figures.tokens > 60")
+        assert view.run("document.getElementById('mode').textContent") == "Drafting"
         shoot(view, f"{size}-{'dark' if dark else 'light'}-under-way")
         view.until("document.getElementById('summary').textContent.includes('tokens')")
         assert view.run("document.getElementById('error').hidden")

@@ -114,7 +114,7 @@ function take(trace) {
   f.frame = trace.frame ?? f.frame;
   f.up = trace.bytes_up ?? f.up;
   f.down = trace.bytes_down ?? f.down;
-  showMode(trace.mode);
+  showMode(trace.mode, trace.frame);
   if (trace.ahead !== undefined) {
     ahead = trace.ahead;
   } else {
@@ -135,10 +135,12 @@ function take(trace) {
   follow(box, pinned);
 }
 
-function showMode(mode) {
+const MODES = { streaming: "Streaming guesses", lockstep: "Lockstep", trying: "Trying again" };
+
+function showMode(mode, frame) {
   if (!mode) return;
   const kind = /^(streaming|lockstep|trying)/.exec(mode);
-  at("mode").textContent = kind ? { streaming: "Streaming guesses", lockstep: "Lockstep", trying: "Trying again" }[kind[1]] : "Cloud alone";
+  at("mode").textContent = kind ? MODES[kind[1]] : frame > 0 ? "Drafting" : "Cloud alone";
   at("reason").textContent = mode;
 }
 
@@ -254,7 +256,7 @@ async function status() {
     if (!response.ok) await fail(response);
     const found = await response.json();
     at("about").textContent = `${found.model} · ${found.cloud} · link ${found.link} · ${found.policy}`;
-    if (!running) showMode(found.mode);
+    if (!running) showMode(found.mode, found.frame);
     return found;
   } catch (error) {
     at("about").textContent = error.message;
