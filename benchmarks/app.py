@@ -92,6 +92,35 @@ def quick_table(result: dict[str, Any]) -> Table:
 
 
 @app.command()
+def load(
+    quick: Annotated[bool, typer.Option("--quick", help="Four points of the grid.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write a picture here (needs matplotlib: extra bench).")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=0, help="Processes at a time; 0: as cores.")] = 0,
+    json_output: Json = False,
+) -> None:
+    """Clients that one verifier serves, with drafts and without, against an oracle: virtual time.
+
+    Targets and drafters are paced. Example: outrider bench load --quick --json
+    """
+    from outrider.benchmarks.load import load as run
+
+    notes = Console(stderr=True)
+    result = run(notes.print, quick=quick, workers=workers)
+    if plot is not None:
+        from outrider.benchmarks.load_plot import draw_load
+
+        draw_load(result, plot)
+    if json_output:
+        print(json.dumps(result))
+    else:
+        Console().print_json(data=result)
+    if not result["all_exact"]:
+        raise typer.Exit(1)
+
+
+@app.command()
 def sim(
     schedules: Annotated[int, typer.Option(min=0, help="Random schedules to check.")] = 1000,
     first: Annotated[int, typer.Option(min=0, help="Seed of the first one.")] = 0,

@@ -7,7 +7,7 @@ the thread that owns the model, or a simulator charges its cost in virtual time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from outrider.cloud_server.kv_cache import Slot, SlotTable
 from outrider.cloud_server.own_drafter import OwnDraft, OwnDrafter
@@ -25,6 +25,9 @@ from outrider.runtime.text.ending import Ending
 BUSY = 0.5
 """Share of the slots in use above which the verifier's own draft model is left alone."""
 
+UNTAKEN = 0.5
+"""Share of the load under which a guess's chance is too small, even for an answer that is late."""
+
 
 @dataclass(frozen=True, slots=True)
 class Item:
@@ -38,7 +41,7 @@ class Item:
     ready_at: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Ready:
     """What a session could do in the next pass. ``held``: it would rather wait."""
 
@@ -77,6 +80,7 @@ class EngineStats:
     """
 
     passes: int = 0
+    target_seconds: float = 0.0
     tokens: int = 0
     num_drafts: int = 0
     num_draft_tokens: int = 0
@@ -132,6 +136,7 @@ class CloudEngine:
         self._tidy()
         active = [s for s in self.table.sessions.values() if s.active]
         self.table.load = self.steps.load
+        self.planner.least = self.steps.load * UNTAKEN
         # Our own draft model runs where there is room, and keeps no row waiting that is ready.
         room = len(active) <= BUSY * self.info.slots
         sharers = len(active) if len(active) == 1 or room else 0
@@ -168,8 +173,12 @@ class CloudEngine:
         """What the scheduler takes into the next pass, and with how many guesses."""
         planner = self.planner
         asks = [planner.ask(r.session, r.part, r.cached, now, r.held) for r in ready]
-        choice = self.steps.choose(asks, planner.pass_time, now)
-        return [_with(ready[i], _granted(ready[i], d)) for i, d in choice.items()]
+        choice = self.steps.choose(asks, planner.pass_time)
+        chosen = []
+        for i, granted in choice.items():
+            ready[i].part = _granted(ready[i], granted)
+            chosen.append(ready[i])
+        return chosen
 
     def cached(self, session: CloudSession) -> int:
         """How many ids of a prompt that was just opened need not be evaluated again."""
@@ -240,6 +249,7 @@ class CloudEngine:
     def done(self, work: Forward, result: list[Decided] | BackendError, now: float) -> None:
         """Take the pass back: commit what the target chose, unless the answer changed meanwhile."""
         self.stats.passes += 1
+        self.stats.target_seconds += now - work.started
         if isinstance(result, BackendError):
             self._failed(work, result)
             return
@@ -337,10 +347,6 @@ class CloudEngine:
         stats.accepted_per_position.extend([0] * max(0, missing))
         for position in range(accepted):
             stats.accepted_per_position[position] += 1
-
-
-def _with(ready: _Ready, part: Part) -> _Ready:
-    return ready if part is ready.part else replace(ready, part=part)
 
 
 def _granted(ready: _Ready, drafts: int) -> Part:

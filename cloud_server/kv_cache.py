@@ -86,7 +86,8 @@ class SlotTable:
 
     def cached(self, slot: Slot, ids: list[int]) -> int:
         """How many leading ids of ``ids`` need not be evaluated again."""
-        return max(common_prefix(s.ids, ids) for s in (slot, slot.source or slot))
+        here = common_prefix(slot.ids, ids)
+        return here if slot.source is None else max(here, common_prefix(slot.source.ids, ids))
 
     def source(self, slot: Slot, ids: list[int]) -> int | None:
         """The slot to copy that beginning from; None if it lies there already."""

@@ -7,7 +7,8 @@ together. Works on sessions, never on tensors.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cache
 from itertools import accumulate
 
 from outrider.cloud_server.estimate import (
@@ -39,6 +40,10 @@ QUICK_EDGE = 1.5
 
 SECOND = 0.5
 """Chance that one more guess at one place is right where those before it are not."""
+
+MOST_GUESSES = 64
+"""Longest chain in a pass that a verifier can be told to judge, of the edge's guesses and its own
+each."""
 
 WORST_START = 0.5
 """Acceptance with which an answer begins at least, however bad the drafters were lately."""
@@ -102,15 +107,10 @@ class Part:
         if count == len(self.chain):
             return self
         theirs = len(self.chain) - self.own
-        return replace(
-            self,
-            want=1 + count,
-            chain=self.chain[:count],
-            own=max(0, count - theirs),
-            spare=(*self.chain[count:theirs], *self.spare),
-            rows=self.rows[:count],
-            parents=self.parents[:count],
-        )
+        spare, own = (*self.chain[count:theirs], *self.spare), max(0, count - theirs)
+        chain, rows = self.chain[:count], self.rows[:count]
+        parents = self.parents[:count]
+        return Part(self.end, 1 + count, chain, own, self.drafted, spare, rows, parents)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +138,21 @@ class _Known:
     lookup: Lookup = field(default_factory=Lookup)
 
 
+@cache
+def _powers(alpha: float) -> tuple[float, ...]:
+    """Chances that the first guess, the first two, and so on are right, of as many as there may be.
+
+    ``alpha`` is rounded, so that there are few of them.
+    """
+    return tuple(alpha ** (i + 1) for i in range(2 * MOST_GUESSES))
+
+
 class Planner:
-    """Decides for each session; owns what was measured of passes and sessions."""
+    """Decides for each session; owns what was measured of passes and sessions.
+
+    ``least`` is the chance under which a guess is not looked at: the load says that it will not be
+    taken.
+    """
 
     def __init__(
         self,
@@ -153,6 +166,7 @@ class Planner:
         self.own = own
         self.pass_time = StepTime()
         self.usual = Acceptance(keep=LONG_MEMORY)
+        self.least = 0.0
         self._n_ctx = n_ctx
         self._known: dict[bytes, _Known] = {}
 
@@ -186,7 +200,7 @@ class Planner:
             return thin or part
         until = self._until(session, part.depth, now)
         if until > now + SOON:
-            joins = part.chain or session.objective == "latency"
+            joins = part.chain or (session.objective == "latency" and not _awaits(session))
             return Held(until, part if joins else None)
         if thin is None and len(part.chain) == part.own and session.objective == "cost":
             session.riding = False  # it kept us waiting: go on alone until it sends again
@@ -199,19 +213,21 @@ class Planner:
         # A guess must also pay against what the target would do alone, however slow it is now.
         each = self.pass_time.each
         rate = max(self._rate(known.pace), 1 / max(1e-6, self.pass_time.of(1)))
-        limit = max(1, useful(known.pace.edge.alpha, each, rate, settings.max_chain))
+        least = max(each * rate, self.least)
+        limit = min(room, max(1, useful(known.pace.edge.alpha, least, 1.0, settings.max_chain)))
         nodes, parents = session.window.tree(limit, min(settings.max_chain, room), self._leaves)
         if parents:
             return Part(length, 1 + len(nodes), nodes, parents=parents)
-        chain = session.window.chain(min(limit, room))
-        room -= len(chain)
-        spare = tuple(session.window.chain(len(chain) + 1)[len(chain) :])
+        chain = session.window.chain(limit + 1)
+        spare = tuple(chain[limit:])
         more = bool(spare) or _awaits(session)
+        del chain[limit:]
+        room -= len(chain)
         drafted = list(self.own.guesses(session, chain)[:room]) if self.own and not more else []
         own = drafted
         room = min(settings.lookup, limit - len(chain), room)
         if not drafted and room > 0 and not more:
-            count = useful(known.pace.own.alpha, each, rate, room)
+            count = useful(known.pace.own.alpha, least, 1.0, room)
             own = known.lookup.propose(session.ids, chain, count) if count else []
         guesses = (*chain, *own)
         rows = session.window.chain_rows(len(chain)) if session.ratio else ()
@@ -237,13 +253,13 @@ class Planner:
         own = pace.own.alpha
         if part.drafted and self.own is not None:
             own = self.own.alpha(session)
-        reached, reach = 1.0, []
-        for i in range(len(part.chain)):
-            reached *= pace.edge.alpha if i < theirs else own
-            reach.append(reached)
         if part.parents:
-            reach = _reach_of_tree(part.parents, pace.edge.alpha)
-        return tuple(reach)
+            return tuple(_reach_of_tree(part.parents, pace.edge.alpha))
+        reach = _powers(round(pace.edge.alpha, 3))[:theirs]
+        if part.own:
+            reached = reach[-1] if reach else 1.0
+            reach += tuple(reached * chance for chance in _powers(round(own, 3))[: part.own])
+        return reach
 
     def _thin(self, session: CloudSession, part: Part, sharers: int) -> Thin | None:
         """The part, if guesses of our own draft model should come before it."""

@@ -120,11 +120,12 @@ class Adaptive(Policy):
 
     name = "adaptive"
 
-    def __init__(self, longest: int = LONGEST, floor: float = 0.0) -> None:
+    def __init__(self, longest: int = LONGEST, floor: float = 0.0, *, gated: bool = True) -> None:
+        """``gated``: what riding gave is compared with the cloud alone (:class:`Gate`)."""
         self._longest = min(longest, MAX_DRAFT)
         self._floor = floor
         self._memories: dict[int, _Memory] = {}
-        self._gate = Gate()
+        self._gate = Gate() if gated else None
         self.reason = "nothing measured yet"
 
     @property
@@ -137,9 +138,11 @@ class Adaptive(Policy):
         memory = self._memories.setdefault(observed.session, _Memory())
         if observed.emitted == 0:
             memory.stopped_at = None
-        if observed.objective == "cost":  # fewer passes are wanted, even if they take longer
-            return self._ride(observed, costs, memory)
         gate = self._gate
+        if (
+            gate is None or observed.objective == "cost"
+        ):  # fewer passes are wanted, even if they take longer
+            return self._ride(observed, costs, memory)
         gate.observe(observed)
         if gate.decide(observed, costs.hopeful):
             plan = self._ride(observed, costs, memory)

@@ -19,6 +19,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+import msgspec
+
 from outrider.cloud_server.scheduling.step_time import StepTime
 
 LATER = 0.5
@@ -39,8 +41,7 @@ class Rank(IntEnum):
     """A token for one that rides and whose guesses are under way."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(msgspec.Struct, frozen=True, kw_only=True):
     """A row of a step. ``tokens`` it needs in any case, one for the frontier included.
 
     ``reach[j]`` is the probability that its first j + 1 guesses are all right: it falls, and its

@@ -1,6 +1,6 @@
 """Speculation control by negative feedback: how many guesses a step may have judged in all.
 
-CoSine's rule (arXiv 2503.10325): a verifier that idles raises the number, a backlog lowers it, and
+CoSine's rule (arXiv 2503.10325): a verifier with time to spare raises it, a backlog lowers it, and
 if there are more guesses than allowed the longest drafts are trimmed first, step by step. The
 figures are ours. An edge is told by the load in its verdicts (``docs/verifier.md``).
 """
@@ -15,10 +15,7 @@ LEAST = 8
 MOST = 4096
 
 RAISE, LOWER = 1.25, 0.8
-"""Factors by which a step that found the verifier idle, or left work over, changes the number."""
-
-IDLE = 0.1
-"""Share of the time since the last step that counts as having idled."""
+"""Factors by which a step that took all the work, or left some over, changes the number."""
 
 
 class SpeculationControl:
@@ -26,22 +23,13 @@ class SpeculationControl:
 
     def __init__(self) -> None:
         self.allowed = MOST
-        self._free_since: float | None = None
-        self._begun: float | None = None
 
-    def began(self, now: float, *, backlog: bool) -> None:
-        """A step begins; ``backlog``: a cap left requests out or cut them short."""
-        if self._free_since is not None and self._begun is not None:
-            idle, since = now - self._free_since, now - self._begun
-            if backlog:
-                self.allowed = max(LEAST, int(self.allowed * LOWER))
-            elif since > 0 and idle > IDLE * since:
-                self.allowed = min(MOST, int(self.allowed * RAISE) + 1)
-        self._begun = now
-
-    def ended(self, now: float) -> None:
-        """The step is over."""
-        self._free_since = now
+    def stepped(self, *, backlog: bool) -> None:
+        """A step begins; ``backlog``: a cap leaves requests out or cuts them short."""
+        if backlog:
+            self.allowed = max(LEAST, int(self.allowed * LOWER))
+        else:
+            self.allowed = min(MOST, int(self.allowed * RAISE) + 1)
 
     def trim(self, lengths: Sequence[int]) -> list[int]:
         """Draft lengths whose sum is at most what is allowed: the longest give first."""

@@ -8,7 +8,7 @@ alone does.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import numpy as np
@@ -18,6 +18,9 @@ from outrider.cloud_server.scheduling.batch import LATER, ROUNDING, Caps, Choice
 from outrider.cloud_server.scheduling.step_time import StepTime
 
 SchedulerName = Literal["fifo", "cosine"]
+
+PREFILL_SHARE = 0.25
+"""Share of the longest step that prompts may add to one in which others are verified."""
 
 GROUPS = 4
 """Lengths at which a batch may be cut off, at most."""
@@ -131,7 +134,8 @@ class Cosine:
         table = _Table.of(requests)
         choice: dict[int, int] = {}
         if table.index:
-            tries = [_Packing(table, mask, times, caps) for mask in _groups(table, times)]
+            beside = _beside(requests, times, caps)
+            tries = [_Packing(table, mask, times, caps, beside) for mask in _groups(table, times)]
             tries.sort(key=lambda packing: packing.found.worth)
             found = tries[0].found
             # A few requests leave time for a closer look, where there is anything to look for.
@@ -146,11 +150,15 @@ class Cosine:
 class _Packing:
     """The best batch of some of the rows: ``found``, and whether a cap was in the way."""
 
-    def __init__(self, table: _Table, mask: Mask, times: StepTime, caps: Caps) -> None:
-        self.table, self.times, self.caps = table, times, caps
+    def __init__(
+        self, table: _Table, mask: Mask, times: StepTime, caps: Caps, beside: float
+    ) -> None:
+        """``beside``: seconds that prompts will add, which no cap holds against these rows."""
+        self.table, self.times = table, times
+        self.caps = replace(caps, seconds=caps.seconds + beside)
         self.rows = np.flatnonzero(mask)
         longest = float(table.context[self.rows].max())
-        self.fixed, self.each = times.of(0, 0), times.each
+        self.fixed, self.each = times.of(0, 0) + beside, times.each
         self.row = (times.row + times.padded * longest) + times.each * table.tokens
         self.room = min(caps.tokens, caps.memory)
         self.found, self.capped = self._greedy()
@@ -294,6 +302,13 @@ def _groups(table: _Table, times: StepTime) -> list[Mask]:
     return [everybody, *(mask for short in shorter for mask in (short, ~short))]
 
 
+def _beside(requests: Sequence[Request], times: StepTime, caps: Caps) -> float:
+    """Seconds that prompts will add to a step: the longer it takes, the more guesses pay."""
+    asked = sum(r.tokens for r in requests if r.rank is Rank.PREFILL)
+    share = PREFILL_SHARE * caps.seconds
+    return min(times.each * asked, share) if np.isfinite(share) else times.each * asked
+
+
 def _prefill(
     choice: dict[int, int], requests: Sequence[Request], times: StepTime, caps: Caps
 ) -> None:
@@ -303,11 +318,14 @@ def _prefill(
         return
     used = sum(requests[i].tokens + drafts for i, drafts in choice.items())
     longest = max((requests[i].context for i in choice), default=0)
+    limit = caps.seconds
+    if choice and np.isfinite(limit):  # whoever is verified waits for what is read beside it
+        limit = min(limit, times.of(used, len(choice), longest) + PREFILL_SHARE * limit)
     for i in sorted(waiting, key=lambda i: requests[i].since):
         request = requests[i]
         longest = max(longest, request.context)
         left = min(caps.tokens, caps.memory) - used
-        time = caps.seconds - times.of(used, len(choice) + 1, longest)
+        time = limit - times.of(used, len(choice) + 1, longest)
         if times.each > 0 and np.isfinite(time):
             left = min(left, time / times.each)
         count = int(min(request.tokens, left if choice else max(1, left)))

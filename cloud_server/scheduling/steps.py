@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from outrider.cloud_server.scheduling.batch import Caps, Choice, Rank, Request, fed, seconds, worth
 from outrider.cloud_server.scheduling.control import SpeculationControl
 from outrider.cloud_server.scheduling.policies import POLICIES, SchedulerName
@@ -27,8 +29,7 @@ OPTIONAL_LOAD = 0.8
 LOAD_GAIN = 1 / 4
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True):
     """A request, whose it is, and its session's ``pace``: seconds so far, and tokens in them."""
 
     request: Request
@@ -50,32 +51,30 @@ class StepScheduler:
     shares: Shares = field(default_factory=Shares)
     load: float = 0.0
 
-    def choose(self, asks: Sequence[Ask], times: StepTime, now: float) -> Choice:
+    def choose(self, asks: Sequence[Ask], times: StepTime) -> Choice:
         """The next step, by index of the asks: guesses granted, or prompt ids held back."""
-        if len(asks) == 1 and (alone := self._alone(asks[0].request, times, now)) is not None:
+        if len(asks) == 1 and (alone := self._alone(asks[0].request, times)) is not None:
             return {0: alone}
         weights = self._weights(asks)
         caps = replace(self.caps, price=PRICE * times.each)
-        everything = {i: len(ask.request.reach) for i, ask in enumerate(asks)}
         requests = [ask.request for ask in asks]
+        # Prompts are no backlog: they take what is left, and fewer guesses would not help them.
+        everything = {i: len(r.reach) for i, r in enumerate(requests) if r.rank is not Rank.PREFILL}
         took, tokens = seconds(requests, everything, times), fed(requests, everything)
         room = min(caps.tokens, caps.memory)
         backlog = took > caps.seconds or tokens > room
-        self.control.began(now, backlog=backlog)
+        self.control.stepped(backlog=backlog)
         lengths = self.control.trim([len(r.reach) for r in requests])
         busy = took > OPTIONAL_LOAD * caps.seconds or tokens > OPTIONAL_LOAD * room
         kept = [i for i, r in enumerate(requests) if not (busy and r.rank is Rank.OPTIONAL)]
         kept = kept or list(range(len(requests)))
-        asked = [
-            replace(requests[i], weight=weights[i], reach=requests[i].reach[: lengths[i]])
-            for i in kept
-        ]
+        asked = [_weighed(requests[i], weights[i], lengths[i]) for i in kept]
         policy = POLICIES[self.name]()
         choice = policy.choose(asked, times, caps)
         self._tell(asked, choice, times)
         return {kept[i]: drafts for i, drafts in choice.items()}
 
-    def _alone(self, request: Request, times: StepTime, now: float) -> int | None:
+    def _alone(self, request: Request, times: StepTime) -> int | None:
         """The same where one request asks and no cap is near: few operations, no arrays.
 
         A single user's rounds are short, and after a pass everything that is touched is cold. The
@@ -89,7 +88,7 @@ class StepScheduler:
         took = times.of(request.tokens, 1, request.context)
         if took + times.each * count > OPTIONAL_LOAD * self.caps.seconds:
             return None
-        self.control.began(now, backlog=False)
+        self.control.stepped(backlog=False)
         if request.rank is Rank.PREFILL:
             return 0
         gain, taken = 1.0, 0
@@ -128,7 +127,6 @@ class StepScheduler:
 
     def done(self, used: Mapping[str, tuple[int, int, int]], times: StepTime, now: float) -> None:
         """A step is over: of each key so many rows, tokens and ids of context were in it."""
-        self.control.ended(now)
         self.shares.charge(
             {
                 owner: rows * times.row + times.padded * context + times.each * tokens
@@ -136,3 +134,15 @@ class StepScheduler:
             },
             now,
         )
+
+
+def _weighed(request: Request, weight: float, most: int) -> Request:
+    """The request with another weight and at most so many guesses."""
+    return Request(
+        rank=request.rank,
+        tokens=request.tokens,
+        reach=request.reach if most >= len(request.reach) else request.reach[:most],
+        context=request.context,
+        weight=weight,
+        since=request.since,
+    )

@@ -24,26 +24,18 @@ def ask(alpha: float = 0.8, count: int = 4, rank: Rank = Rank.VERIFY, **more) ->
     return Ask(Request(rank=rank, reach=reach), **more)
 
 
-def test_a_backlog_lowers_and_idling_raises_what_is_allowed() -> None:
-    control, now = SpeculationControl(), 0.0
+def test_a_backlog_lowers_and_time_to_spare_raises_what_is_allowed() -> None:
+    control = SpeculationControl()
     seen = []
     for _ in range(40):  # one step after another, each leaving work over
-        control.began(now, backlog=True)
-        now += 0.1
-        control.ended(now)
+        control.stepped(backlog=True)
         seen.append(control.allowed)
     assert seen == sorted(seen, reverse=True)
     assert control.allowed == LEAST
-    for _ in range(10):  # busy, but without a backlog: as it is
-        control.began(now, backlog=False)
-        now += 0.1
-        control.ended(now)
-    assert control.allowed == LEAST
-    for _ in range(60):  # idle between steps
-        now += 0.1
-        control.began(now, backlog=False)
-        now += 0.1
-        control.ended(now)
+    for _ in range(60):
+        control.stepped(backlog=False)
+        seen.append(control.allowed)
+    assert seen[40:] == sorted(seen[40:])
     assert control.allowed == MOST
 
 
@@ -101,7 +93,7 @@ def run(bad: bool, steps: int = 200) -> tuple[float, float]:
     for _ in range(steps):
         other = ask(0.7, 8, owner="other") if bad else ask(0, 0, Rank.ADVANCE, owner="other")
         asks = [other] * 40 + [ask(0, 0, Rank.ADVANCE, owner="good")] * 40
-        choice = scheduler.choose(asks, times, now)
+        choice = scheduler.choose(asks, times)
         now += 0.04
         used = {
             owner: (len(rows), len(rows) + sum(choice[i] for i in rows), 0)
@@ -124,29 +116,29 @@ def test_bad_guesses_are_paid_for_with_the_own_share() -> None:
 def test_optional_rows_stop_under_load() -> None:
     scheduler, times = StepScheduler(caps=Caps(tokens=100)), a100()
     few = [ask()] * 4 + [ask(0, 0, Rank.OPTIONAL)] * 4
-    assert len(scheduler.choose(few, times, 0.0)) == 8
+    assert len(scheduler.choose(few, times)) == 8
     many = [ask()] * 18 + [ask(0, 0, Rank.OPTIONAL)] * 4  # 94 of 100 tokens
-    assert set(scheduler.choose(many, times, 1.0)) == set(range(18))
+    assert set(scheduler.choose(many, times)) == set(range(18))
     alone = [ask(0, 0, Rank.OPTIONAL)]
-    assert set(StepScheduler(caps=Caps(tokens=1)).choose(alone, times, 0.0)) == {0}
+    assert set(StepScheduler(caps=Caps(tokens=1)).choose(alone, times)) == {0}
 
 
 def test_the_load_is_how_right_a_guess_must_be() -> None:
     scheduler, times = StepScheduler(), a100()
-    for step in range(30):
-        scheduler.choose([ask()], times, float(step))
+    for _ in range(30):
+        scheduler.choose([ask()], times)
     assert scheduler.load < 0.05
-    for step in range(30):
-        scheduler.choose([ask()] * 200, times, 100.0 + step)
+    for _ in range(30):
+        scheduler.choose([ask()] * 200, times)
     assert 0.6 < scheduler.load < 0.9
     weak = [ask(scheduler.load - 0.1, 1)] * 200
-    assert set(scheduler.choose(weak, times, 200.0).values()) == {0}
+    assert set(scheduler.choose(weak, times).values()) == {0}
 
 
 def test_late_answers_weigh_more_than_early_ones() -> None:
     scheduler, times = StepScheduler(), a100()
     asks = [ask(0.8, 8, pace=(seconds, 100.0)) for seconds in (2.0, 3.0, 4.0) for _ in range(8)]
-    choice = scheduler.choose(asks, times, 0.0)
+    choice = scheduler.choose(asks, times)
     assert choice[0] < choice[8] < choice[16]
 
 
@@ -165,7 +157,7 @@ def test_one_request_alone_gets_what_the_long_way_gives(
     tokens = rng.randrange(1, 200) if rank is Rank.PREFILL else 1
     request = Request(rank=rank, tokens=tokens, reach=reach, context=rng.randrange(10, 500))
     quick, slow = StepScheduler(name), StepScheduler(name)
-    found = quick.choose([Ask(request)], times, 1.0)
+    found = quick.choose([Ask(request)], times)
     monkeypatch.setattr(StepScheduler, "_alone", lambda *_: None)
-    assert found == slow.choose([Ask(request)], times, 1.0)
+    assert found == slow.choose([Ask(request)], times)
     assert quick.load == pytest.approx(slow.load)
