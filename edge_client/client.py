@@ -319,6 +319,7 @@ class EdgeClient:
                 never=work.never,
                 floor=work.floor,
                 budget=work.budget,
+                standing=work.standing,
                 stop=lambda: self._stale,
             )
         except BackendError as error:

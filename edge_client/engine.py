@@ -13,12 +13,13 @@ from typing import Protocol
 from outrider.edge_client.decisions import DecisionLog
 from outrider.edge_client.policy import Observed, Plan, Policy
 from outrider.edge_client.ratio import Rows
+from outrider.edge_client.standing import stand
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.decoding.sparse import Budget
 from outrider.protocol.edge import EdgeMachine
 from outrider.protocol.edge_session import EdgeSession
 from outrider.protocol.errors import BackendError
-from outrider.runtime.lm.drafter import Guess
+from outrider.runtime.lm.drafter import Guess, Standing
 
 PREFILL_SECONDS = 0.1
 """Longest piece of prefill, so that a verdict is never kept waiting by more."""
@@ -61,6 +62,7 @@ class DraftWork:
     floor: float
     started: float
     budget: Budget | None = None
+    standing: Standing = Standing()  # noqa: RUF009 - frozen
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +173,7 @@ class EdgeEngine:
             floor=0.0 if request.sampling.collaborate else plan.floor,
             started=now,
             budget=self._rows.budget(session, self.machine.link) if session.ratio else None,
+            standing=stand(session, self.machine, self.usual),
         )
 
     def _observe(self, session: EdgeSession, behind: int, now: float) -> Plan:

@@ -282,12 +282,15 @@ class SimEdge:
                 never=work.never,
                 floor=work.floor,
                 budget=work.budget,
+                standing=work.standing,
             )
         except BackendError as error:
             return error, self._costs.draft_step
         # The first step evaluates the last id, whatever came before that costs extra. It has to be
         # done to find out that the drafter is too unsure to guess, too.
-        steps = max(1, len(guess.tokens)) * self._costs.draft_step
+        if guess.seconds:
+            return guess, guess.seconds
+        steps = max(1, guess.depth) * self._costs.draft_step
         return guess, steps + max(0, fed - 1) * self._costs.draft_prefill
 
     def _worked(self, work: Prefill | DraftWork, result: Guess | BackendError | None) -> None:

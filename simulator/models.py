@@ -9,7 +9,7 @@ from outrider.cloud_server.targets.base import Target
 from outrider.edge_client.policy import Policy
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.decoding.sparse import Budget
-from outrider.runtime.lm.drafter import Guess
+from outrider.runtime.lm.drafter import Guess, Standing
 from outrider.simulator.settings import DrafterSettings, WorldSettings
 
 
@@ -36,6 +36,7 @@ class DraftSource(Protocol):
         never: frozenset[int] = frozenset(),
         floor: float = 0.0,
         budget: Budget | None = None,
+        standing: Standing | None = None,
     ) -> Guess:
         """Guess what follows."""
 

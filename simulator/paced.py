@@ -9,7 +9,7 @@ from outrider.cloud_server.targets.base import Decided, Row, Target
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.decoding.sparse import Budget
 from outrider.runtime.lm.base import CausalLM
-from outrider.runtime.lm.drafter import Drafter, Guess
+from outrider.runtime.lm.drafter import Drafter, Guess, Standing
 
 
 class PacedTarget(Target):
@@ -78,6 +78,7 @@ class PacedDrafter(Drafter):
         floor: float = 0.0,
         budget: Budget | None = None,
         stop: Callable[[], bool] = lambda: False,
+        standing: Standing | None = None,
     ) -> Guess:
         """As the drafter, each guess not earlier than its turn."""
         # The first step evaluates the last id; whatever came before it is reading.
@@ -92,7 +93,7 @@ class PacedDrafter(Drafter):
 
         guess = super().draft(
             ids, prompt_len, sampling, count, never=never, floor=floor, budget=budget,
-            stop=paced_stop,
+            stop=paced_stop, standing=standing,
         )  # fmt: skip
         # After its last guess nobody asks the drafter to stop.
         _sleep_until(began + max(1, len(guess.tokens)) * self.step)

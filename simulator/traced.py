@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from outrider.cloud_server.targets.base import Decided, Row, Target, TargetInfo
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.decoding.sparse import Budget
-from outrider.runtime.lm.drafter import Guess
+from outrider.runtime.lm.drafter import Guess, Standing
 
 VOCABULARY = 32_768
 
@@ -137,6 +137,7 @@ class TracedDrafter:
         never: frozenset[int] = frozenset(),  # noqa: ARG002
         floor: float = 0.0,
         budget: Budget | None = None,  # noqa: ARG002 - records are of the other rules
+        standing: Standing | None = None,  # noqa: ARG002
     ) -> Guess:
         """Guesses for the next ``count`` positions."""
         line = self.record.find(ids, prompt_len)

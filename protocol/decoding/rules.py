@@ -235,3 +235,42 @@ def _first_allowed(z: F64 | F32, never: frozenset[int]) -> int:
     if z[index] == -np.inf:
         raise BackendError("the drafter has no token left to propose: every id is ruled out")
     return index
+
+
+def propose_some(
+    row: F32,
+    sampling: Sampling,
+    ids: Sequence[int],
+    prompt_len: int,
+    usable: int,
+    *,
+    count: int,
+    never: frozenset[int] = NOBODY,
+) -> list[Proposal]:
+    """The ``count`` best guesses at the target's choice, best first: :func:`propose` is the first.
+
+    The runners-up are those by score with the noise in it: if the target's row differs a little,
+    they are what it chooses instead. Arguments and errors as of :func:`propose`.
+    """
+    best = propose(row, sampling, ids, prompt_len, usable, never=never)
+    if count == 1:
+        return [best]
+    z = processed(row, sampling, ids, prompt_len, usable, single=True)
+    cold = sampling.temperature == 0
+    listed = np.sort(top(z, min(z.size, HEAD + len(never))))
+    scores = z[listed].astype(np.float64) / (1.0 if cold else sampling.temperature)
+    e = np.exp(scores - scores.max())
+    masses = e / e.sum()
+    if has_cuts(sampling) and not cold:
+        kept, _ = cut(listed, scores, sampling, 0.0)
+        listed, scores, masses = listed[kept], scores[kept], masses[kept]
+    if not cold:
+        scores = scores + _noise(sampling, ids, listed)
+    found = [best]
+    for at in np.argsort(-scores, kind="stable"):
+        token = int(listed[at])
+        if len(found) == count:
+            break
+        if token != best.id and token not in never:
+            found.append(Proposal(token, float(masses[at])))
+    return found

@@ -26,7 +26,8 @@ class Guess:
 
     Under the ratio rule also the rows that the tokens were drawn from, a confidence being that of a
     row as a whole, and the mean mass that these left ``dropped``. ``parents``: they are a tree,
-    ``parents[i]`` being an earlier one of them or -1 for the end of the text.
+    ``parents[i]`` being an earlier one of them or -1 for the end of the text. ``seconds``: what
+    they took, where virtual time is kept.
     """
 
     tokens: tuple[int, ...]
@@ -34,6 +35,7 @@ class Guess:
     rows: tuple[SparseRow, ...] = ()
     dropped: float = 0.0
     parents: tuple[int, ...] = ()
+    seconds: float = 0.0
 
     @property
     def depth(self) -> int:
@@ -78,6 +80,25 @@ class Guess:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where a request stands, for drafters that learn from it; others have no use for it.
+
+    ``request`` is the session and its answer, ``key`` whose it is. ``verified`` of the ids are
+    the target's; ``round`` seconds go by between a draft and its verdict, ``load`` is how likely
+    right a guess must be at the verifier. A guess beside the chain is worth its part of a pass if
+    it is right with a chance of ``price`` (1: none is); a draft has ``nodes`` guesses at most.
+    """
+
+    request: tuple[int, int] = (0, 0)
+    key: str = ""
+    verified: int = 0
+    round: float = 0.0
+    load: float = 0.0
+    price: float = 1.0
+    nodes: int = 32
+
+
 class Drafter:
     """Guesses with one causal language model. One thread at a time may use it.
 
@@ -89,7 +110,7 @@ class Drafter:
         self.lm = lm
         self.name = lm.name
         self.n_ctx = lm.n_ctx
-        self._usable = min(usable, lm.row_width)
+        self.usable = min(usable, lm.row_width)
         self._eos = eos
 
     def behind(self, ids: Sequence[int]) -> int:
@@ -116,6 +137,7 @@ class Drafter:
         floor: float = 0.0,
         budget: Budget | None = None,
         stop: Callable[[], bool] = lambda: False,
+        standing: Standing | None = None,  # noqa: ARG002 - one model learns nothing from it
     ) -> Guess:
         """Up to ``count`` guesses at what follows ``ids``.
 
@@ -134,15 +156,15 @@ class Drafter:
         lost, made_with = 0.0, row_sampling(sampling)
         row = follow(self.lm, text, rows=1)[-1]
         while True:
-            if self._usable < row.shape[0]:
-                row = np.ascontiguousarray(row[: self._usable])
+            if self.usable < row.shape[0]:
+                row = np.ascontiguousarray(row[: self.usable])
             if budget is None:
-                guess = propose(row, sampling, text, prompt_len, self._usable, never=never)
+                guess = propose(row, sampling, text, prompt_len, self.usable, never=never)
                 if guess.confidence < floor:
                     break
             else:
                 found = spread(
-                    row, made_with, text, prompt_len, self._usable, budget=budget, never=never
+                    row, made_with, text, prompt_len, self.usable, budget=budget, never=never
                 )
                 if found.row.peak < floor:
                     break

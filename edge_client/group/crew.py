@@ -1,0 +1,119 @@
+"""How many members draft together, and which guesses beside the chain are worth their place.
+
+Speculation control as CoSine has it (arXiv 2503.10325): a busy verifier gets fewer drafters and
+guesses, an idle one more. What decides is measured: how often the chain is right with so many
+drafters, and what their steps take. Where more drafters do not pay, one is left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+KEEP = 0.95
+"""Weight of a rate's past with each position judged."""
+
+ENOUGH = 12.0
+"""Positions after which a size counts as known."""
+
+LOOK = 96
+"""Positions after which another size is tried again, for ``ENOUGH`` positions."""
+
+DEPTH = 6
+"""Draft length at which sizes are compared."""
+
+GAIN = 1.03
+"""A larger group must be predicted to be so much faster to be kept."""
+
+BINS = 10
+HOPE, HOPE_WEIGHT = 0.5, 2.0
+"""A guess is taken to be right as often as its confidence says times this, until so many were
+judged."""
+
+
+@dataclass(slots=True)
+class Rate:
+    """How often something was right, recent cases counting most."""
+
+    right: float = 0.0
+    judged: float = 0.0
+
+    def observe(self, right: bool) -> None:
+        """One more case."""
+        self.right = KEEP * self.right + right
+        self.judged = KEEP * self.judged + 1
+
+
+@dataclass(slots=True)
+class _Size:
+    """What is known of one number of drafters."""
+
+    rate: Rate = field(default_factory=Rate)
+    step: float | None = None
+    seen: int = 0
+
+    def speed(self, round_seconds: float) -> float:
+        """Predicted tokens a second in rounds of ``DEPTH`` guesses."""
+        hit = min(0.98, self.rate.right / self.rate.judged)
+        tokens = (1 - hit ** (DEPTH + 1)) / (1 - hit)
+        return float(tokens / (DEPTH * (self.step or 0.0) + round_seconds + 1e-6))
+
+
+class Crew:
+    """Chooses between one drafter and ``most`` of them."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._sizes = {1: _Size(), most: _Size()}
+        self._judged = 0
+        self._looking = 0
+
+    def size(self, round_seconds: float, load: float) -> int:
+        """How many are to draft now. ``load``: how likely right a guess must be at the verifier."""
+        if self.most == 1 or load > HOPE:
+            return 1
+        for size, known in sorted(self._sizes.items(), reverse=True):
+            if known.seen < ENOUGH:
+                return size
+        group, single = self._sizes[self.most], self._sizes[1]
+        best = self.most
+        if group.speed(round_seconds) < GAIN * single.speed(round_seconds):
+            best = 1
+        if self._looking or self._judged >= LOOK:
+            if not self._looking:
+                self._looking, self._judged = int(ENOUGH), 0
+            return 1 if best > 1 else self.most
+        return best
+
+    def judged(self, size: int, right: bool) -> None:
+        """The chain of so many drafters was right at a position, or not."""
+        known = self._sizes.get(size)
+        if known is None:  # some were away
+            return
+        known.rate.observe(right)
+        known.seen += 1
+        self._judged += 1
+        self._looking = max(0, self._looking - 1)
+
+    def took(self, size: int, seconds: float) -> None:
+        """A step of so many drafters took so long."""
+        known = self._sizes.get(size)
+        if known is not None:
+            step = seconds if known.step is None else known.step
+            known.step = step + 0.1 * (seconds - step)
+
+
+class Odds:
+    """How often guesses of a confidence turned out right, for the chain and beside it."""
+
+    def __init__(self) -> None:
+        self._bins = [[Rate() for _ in range(BINS + 1)] for _ in range(2)]
+
+    def of(self, confidence: float, *, side: bool) -> float:
+        """The chance that a guess is the token committed, if all before it are."""
+        rate = self._bins[side][int(BINS * confidence)]
+        hope = confidence * (HOPE if side else 1.0)
+        return (rate.right + HOPE_WEIGHT * hope) / (rate.judged + HOPE_WEIGHT)
+
+    def observe(self, confidence: float, right: bool, *, side: bool) -> None:
+        """One such guess was judged."""
+        self._bins[side][int(BINS * confidence)].observe(right)

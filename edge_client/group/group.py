@@ -1,0 +1,381 @@
+"""Several drafters that make one tree of guesses, after CoSine (arXiv 2503.10325).
+
+A draft goes in steps. In each, all chosen members propose at once what follows the text and the
+chain so far; the token with the most confidence behind it goes to all of them and is the chain's
+next, the others hang beside it, equal ones joined. Under the coupled rule all members add the same
+noise to their scores, so that they agree more often, and a runner-up by noisy score is what the
+target chooses if its row differs a little. Confidence only decides *which* guesses are made and in
+what order: the verifier takes the child that equals the target's own coupled choice, whatever was
+guessed, so the text depends on the target and the seed alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Protocol, TypeVar
+
+from outrider.edge_client.group.crew import Crew, Odds
+from outrider.edge_client.group.members import Member
+from outrider.edge_client.group.routing import Route, Router, Similarity, same, signal
+from outrider.protocol.decoding.rules import Proposal
+from outrider.protocol.decoding.sampling import Sampling
+from outrider.protocol.decoding.sparse import Budget
+from outrider.protocol.decoding.trees import ROOT, follow
+from outrider.protocol.errors import BackendError
+from outrider.runtime.lm.drafter import Guess, Standing
+
+T = TypeVar("T")
+Request = tuple[int, int]
+
+RUNNER_UP = 0.25
+"""What a member's vote for a token that it does not name first counts for."""
+
+
+class Steps(Protocol):
+    """Members at one table: see :class:`outrider.edge_client.group.members.Table`."""
+
+    members: list[Member]
+
+    def ready(self) -> list[int]:
+        """Members that can be asked now."""
+
+    def pace(self, member: int) -> float | None:
+        """Seconds that a member's steps take."""
+
+    def together(
+        self, wanted: Sequence[int], job: Callable[[Member], T], tokens: Callable[[Member], int]
+    ) -> dict[int, T]:
+        """Results of those members that were in time."""
+
+    def close(self) -> None:
+        """Free the models."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """``most`` drafters work together (0: all); each names ``width`` tokens a step.
+
+    For comparisons: ``route`` false chooses members by number, ``fuse`` false lets each member go
+    on with its own chain, ``fixed`` true always takes ``most`` of them.
+    """
+
+    most: int = 0
+    width: int = 2
+    route: bool = True
+    fuse: bool = True
+    fixed: bool = False
+
+
+@dataclass(slots=True)
+class _Step:
+    """One step of a draft: what was proposed, by whom, and what became of it."""
+
+    proposals: dict[int, list[Proposal]]
+    chain: int
+    sides: list[tuple[int, float]]
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Ask:
+    """What a draft was asked for."""
+
+    ids: tuple[int, ...]
+    count: int
+    propose: Callable[[Member, list[int]], list[Proposal]]
+    standing: Standing
+    route: Route
+    floor: float
+    stop: Callable[[], bool]
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A draft that was not judged yet: where it began, its tree and its steps."""
+
+    start: int
+    guess: Guess
+    steps: list[_Step]
+    size: int
+    judged: int = 0
+
+
+@dataclass(slots=True)
+class _Tree:
+    """A tree under construction."""
+
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    confidences: list[float] = field(default_factory=list)
+
+    def add(self, token: int, parent: int, confidence: float) -> int:
+        """The node of this guess, joined with an equal one."""
+        for node, key in enumerate(zip(self.parents, self.tokens, strict=True)):
+            if key == (parent, token):
+                return node
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self.confidences.append(confidence)
+        return len(self.tokens) - 1
+
+    def guess(self) -> Guess:
+        """A chain has no parents."""
+        chain = self.parents == list(range(ROOT, len(self.tokens) - 1))
+        parents = () if chain else tuple(self.parents)
+        return Guess(tuple(self.tokens), tuple(self.confidences), parents=parents)
+
+
+def _comb(steps: Sequence[_Step], sides: Sequence[tuple[int, int, float]]) -> Guess:
+    """The chain with guesses beside it: (depth, token, confidence). Of siblings it stands first."""
+    tree, node = _Tree(), ROOT
+    for depth, step in enumerate(steps):
+        above = node
+        node = tree.add(step.chain, above, step.confidence)
+        for at, token, confidence in sides:
+            if at == depth:
+                tree.add(token, above, confidence)
+    return tree.guess()
+
+
+class Group:
+    """Has the interface of :class:`outrider.runtime.lm.drafter.Drafter`; one thread uses it."""
+
+    def __init__(
+        self,
+        steps: Steps,
+        eos: frozenset[int] = frozenset(),
+        settings: GroupSettings | None = None,
+        *,
+        similarity: Similarity = same,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self.settings = settings or GroupSettings()
+        self.steps = steps
+        self.name = " + ".join(member.name for member in steps.members)
+        self.n_ctx = min(member.n_ctx for member in steps.members)
+        self.router = Router(len(steps.members))
+        self.crew = Crew(min(self.settings.most or len(steps.members), len(steps.members)))
+        self.odds = Odds()
+        self._eos = eos
+        self._similarity = similarity
+        self._clock = clock
+        self._drafts: dict[Request, list[_Draft]] = {}
+        self._at_work = list(range(len(steps.members)))
+
+    # --- a drafter --------------------------------------------------------------------------
+
+    def behind(self, ids: Sequence[int]) -> int:
+        """How many of ``ids`` have to be read before guesses come quickly.
+
+        Of the members at work the best read counts: one that lags catches up by itself.
+        """
+        ready = [i for i in self.steps.ready() if i in self._at_work] or self._at_work
+        return min(self.steps.members[i].behind(ids) for i in ready)
+
+    def prefill(self, ids: Sequence[int], count: int) -> None:
+        """All members evaluate up to ``count`` more of ``ids``.
+
+        Raises:
+            BackendError: every member failed.
+        """
+        self._ready_together(lambda m: m.read(ids, count), lambda m: min(count, m.behind(ids)))
+
+    def draft(
+        self,
+        ids: Sequence[int],
+        prompt_len: int,
+        sampling: Sampling,
+        count: int,
+        *,
+        never: frozenset[int] = frozenset(),
+        floor: float = 0.0,
+        budget: Budget | None = None,
+        stop: Callable[[], bool] = lambda: False,
+        standing: Standing | None = None,
+    ) -> Guess:
+        """Guesses at what follows ``ids``, ``count`` in a row: a tree where that pays.
+
+        With a ``budget`` (the ratio rule) the best member draws alone: a token that was chosen by
+        comparing confidences is no sample of anybody's distribution.
+
+        Raises:
+            BackendError: every member failed, or the context is full.
+        """
+        now = standing or Standing()
+        self.learn(ids[: now.verified], now)
+        route = self.router.route(now.request, now.key)
+        if budget is not None:
+            best = route.choose(range(len(self.steps.members)), 1, lambda _: 0.0)[0]
+            return self.steps.members[best].drafter.draft(
+                ids, prompt_len, sampling, count, never=never, floor=floor, budget=budget, stop=stop
+            )
+        size = self.crew.most if self.settings.fixed else self.crew.size(now.round, now.load)
+        self._at_work = self._chosen(route, size)
+        width = self.settings.width if now.price < 1.0 else 1
+
+        def propose(member: Member, after: list[int]) -> list[Proposal]:
+            return member.propose(after, prompt_len, sampling, width, never)
+
+        ask = _Ask(tuple(ids), count, propose, now, route, floor, stop)
+        guess, steps = self._fused(ask) if self.settings.fuse else self._union(ask)
+        if guess.tokens:
+            draft = _Draft(len(ids), guess, steps, len(self._at_work))
+            self._drafts.setdefault(now.request, []).append(draft)
+        return guess
+
+    def close(self) -> None:
+        """Free the models."""
+        self.steps.close()
+
+    # --- drafting ---------------------------------------------------------------------------
+
+    def _chosen(self, route: Route, size: int) -> list[int]:
+        ready = self.steps.ready()
+        if not ready:
+            raise BackendError("no drafter of the group can be asked now")
+        if not self.settings.route:
+            return ready[:size]
+        return route.choose(ready, size, self._load)
+
+    def _load(self, member: int) -> float:
+        """How much slower than the fastest it is, from 0 (as fast) towards 1."""
+        paces = [p for i in range(len(self.steps.members)) if (p := self.steps.pace(i))]
+        own = self.steps.pace(member)
+        return 1 - min(paces) / own if own and paces else 0.0
+
+    def _ready_together(
+        self, job: Callable[[Member], T], tokens: Callable[[Member], int]
+    ) -> dict[int, T]:
+        ready = self.steps.ready()
+        if not ready:
+            raise BackendError("no drafter of the group can be asked now")
+        return self.steps.together(ready, job, tokens)
+
+    def _step(
+        self, text: list[int], propose: Callable[[Member, list[int]], list[Proposal]]
+    ) -> dict[int, list[Proposal]]:
+        """What the members at work propose after ``text``; who is away or late is passed by."""
+        ready = set(self.steps.ready())
+        able = [i for i in self._at_work if i in ready] or sorted(ready)
+        if not able:
+            raise BackendError("no drafter of the group can be asked now")
+        began = self._clock()
+        after = list(text)
+        found = self.steps.together(able, lambda m: propose(m, after), lambda m: m.behind(after))
+        self.crew.took(len(self._at_work), self._clock() - began)
+        return found
+
+    def _ranked(
+        self, proposals: dict[int, list[Proposal]], route: Route
+    ) -> list[tuple[int, float]]:
+        """Candidates, the one with the most confidence behind it first; with the largest of each.
+
+        Members that name the same token count together, each as much as its route is worth.
+        """
+        weights: dict[int, float] = {}
+        largest: dict[int, float] = {}
+        for member, named in proposals.items():
+            score = route.scores[member] if self.settings.route else 1.0
+            for rank, (token, confidence) in enumerate(named):
+                # A runner-up is there in case the first is wrong: it must not outvote another.
+                vote = score * confidence * (RUNNER_UP if rank else 1.0)
+                weights[token] = weights.get(token, 0.0) + vote
+                largest[token] = max(largest.get(token, 0.0), confidence)
+        first = {named[0].id for named in proposals.values() if named}
+        order = sorted(weights, key=lambda t: (t not in first, -weights[t], t))
+        return [(token, largest[token]) for token in order]
+
+    def _fused(self, ask: _Ask) -> tuple[Guess, list[_Step]]:
+        """One token a step goes to all, the other candidates hang beside it."""
+        text, now, steps = list(ask.ids), ask.standing, []
+        reach, beside = 1.0, []
+        for depth in range(ask.count):
+            proposals = self._step(text, ask.propose)
+            (token, confidence), *others = self._ranked(proposals, ask.route)
+            if confidence < ask.floor:
+                break
+            steps.append(_Step(proposals, token, others, confidence))
+            beside += [(reach * self.odds.of(p, side=True), depth, t, p) for t, p in others]
+            reach *= self.odds.of(confidence, side=False)
+            text.append(token)
+            if token in self._eos or ask.stop():
+                break
+        room = max(0, now.nodes - len(steps))
+        worth = sorted((b for b in beside if b[0] >= now.price), reverse=True)[:room]
+        return _comb(steps, [(depth, t, p) for _, depth, t, p in worth]), steps
+
+    def _union(self, ask: _Ask) -> tuple[Guess, list[_Step]]:
+        """Each member goes on with its own chain: the tree is what they come to."""
+        tree, steps = _Tree(), []
+        ends = {i: (ROOT, list(ask.ids)) for i in self._at_work}
+        for _ in range(ask.count):
+            texts = {self.steps.members[i].name: own for i, (_, own) in ends.items()}
+            found = self.steps.together(
+                list(ends),
+                lambda m: ask.propose(m, texts[m.name]),  # noqa: B023 - called before it changes
+                lambda m: m.behind(texts[m.name]),  # noqa: B023
+            )
+            for i, named in found.items():
+                node, own = ends[i]
+                if len(tree.tokens) < ask.standing.nodes:
+                    node = tree.add(named[0].id, node, named[0].confidence)
+                    ends[i] = node, [*own, named[0].id]
+            best = max((named[0] for named in found.values()), key=lambda p: p.confidence)
+            if best.confidence < ask.floor:
+                break
+            steps.append(_Step(found, best.id, [], best.confidence))
+            if best.id in self._eos or ask.stop():
+                break
+        return tree.guess(), steps
+
+    # --- learning ---------------------------------------------------------------------------
+
+    def learn(self, verified: Sequence[int], now: Standing) -> None:
+        """What was committed since says who was right."""
+        for request in [r for r in self.router.routes if r[0] == now.request[0]]:
+            if request != now.request:  # an earlier answer of the same session
+                self._forget(request)
+        drafts = self._drafts.get(now.request, [])
+        while drafts and drafts[0].start < len(verified):
+            draft = drafts[0]
+            text = verified[draft.start :]
+            depth = len(draft.steps)
+            passed = self._judge(draft, text, now)
+            if passed == len(text) and len(text) < depth:
+                return  # right so far: the rest is still to be judged
+            self.router.route(now.request, now.key).accepts(
+                len(follow(draft.guess.tokens, self._parents(draft), text)), depth
+            )
+            drafts.pop(0)
+            if passed < depth:
+                drafts.clear()  # they hung from what was refused
+
+    def _parents(self, draft: _Draft) -> Sequence[int]:
+        return draft.guess.parents or range(ROOT, len(draft.guess.tokens) - 1)
+
+    def _judge(self, draft: _Draft, text: Sequence[int], now: Standing) -> int:
+        """Learn from the steps that the text reached; how many of them the chain had right."""
+        route = self.router.route(now.request, now.key)
+        for at, step in enumerate(draft.steps):
+            if at >= len(text):
+                return at
+            truth = text[at]
+            right = step.chain == truth
+            if at >= draft.judged:
+                draft.judged = at + 1
+                self.crew.judged(draft.size, right)
+                self.odds.observe(step.confidence, right, side=False)
+                for token, confidence in step.sides:
+                    self.odds.observe(confidence, token == truth, side=True)
+                for member, named in step.proposals.items():
+                    likeness = 1.0 if named[0].id == truth else self._similarity(named[0].id, truth)
+                    route.observe(member, signal(named[0].confidence, likeness))
+            if not right:
+                return at
+        return len(draft.steps)
+
+    def _forget(self, request: Request) -> None:
+        self._drafts.pop(request, None)
+        self.router.end(request)
