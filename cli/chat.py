@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from outrider.cli import flags, judging, logs
+from outrider.cli import drafters, flags, judging, logs
 from outrider.cli import options as o
 from outrider.cli import sampling_options as s
 
@@ -35,7 +35,7 @@ def chat(
     tls_ca: o.TlsCa = None,
     reconnect: o.Reconnect = 30.0,
     model: o.Target = None,
-    draft_model: o.DraftModel = None,
+    draft_model: drafters.DraftModels = None,
     drafter_backend: o.DrafterBackendOption = o.DrafterBackend.AUTO,
     draft: o.DraftOption = o.Draft.AUTO,
     policy: o.PolicyOption = o.PolicyName.ADAPTIVE,

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from outrider.cli import embedded, logs
+from outrider.cli import drafters, embedded, logs
 from outrider.cli.exits import NotConnectedError, not_connected
 from outrider.edge_client.adaptive import LONGEST, Adaptive
 from outrider.edge_client.answer import Ahead, Answer, Piece, as_it_stands, held_back
@@ -24,8 +24,7 @@ from outrider.protocol.edge_session import Request
 from outrider.protocol.errors import HandshakeError, LinkError, OutriderError, SettingError
 from outrider.runtime.hub.need import check_memory
 from outrider.runtime.hub.resolve import resolve
-from outrider.runtime.lm.drafter import Drafter
-from outrider.runtime.lm.factory import load_lm
+from outrider.runtime.lm.drafter import DraftSource
 from outrider.runtime.net.errors import LinkBusyError
 from outrider.runtime.net.invite import is_invite, read_invite
 from outrider.runtime.net.keys import read_key_file
@@ -50,6 +49,7 @@ SECOND_CHOICE = "not installed"
 class EdgeOptions:
     """Where the cloud is and how to draft for it. ``draft_max`` 0: not at all; None: as usual.
 
+    ``partners``: further draft models, which make a group with the first.
     An invitation in the place of the address is taken apart.
     """
 
@@ -62,6 +62,7 @@ class EdgeOptions:
     tls_fingerprint: str | None = None
     tls_ca: Path | None = None
     draft_model: Path | None = None
+    partners: tuple[Path, ...] = ()
     drafter_backend: str = "auto"
     draft_p_min: float = 0.0
     rule: str = "coupled"
@@ -96,7 +97,7 @@ class Edge:
     """A loaded edge. ``mode`` says whether and how it drafts, ``drafter_name`` with what."""
 
     tokenizer: Tokenizer
-    drafter: Drafter | None
+    drafter: DraftSource | None
     drafter_name: str | None
     mode: str
     options: EdgeOptions
@@ -128,14 +129,19 @@ def load_edge(options: EdgeOptions) -> Edge:
         logs.warn(warning)
     if options.draft_max == 0:
         return Edge(tokenizer, None, None, "plain cloud streaming: drafting is off", options)
-    loaded = load_lm(
-        options.pack, options.drafter_backend, n_ctx=options.ctx_size, threads=options.threads
+    packs = [options.pack, *map(drafters.place, options.partners)]
+    drafter, models = drafters.load_drafter(
+        packs,
+        tokenizer,
+        options.drafter_backend,
+        n_ctx=options.ctx_size,
+        threads=options.threads,
     )
     if logs.verbose():
-        logs.note(f"drafter on {loaded.note}")
-    drafter = Drafter(loaded.lm, tokenizer.size, tokenizer.eos)
-    how = loaded.note if SECOND_CHOICE in loaded.note else loaded.backend
-    name = f"{loaded.path.name} ({how})"
+        for loaded in models:
+            logs.note(f"drafter on {loaded.note}")
+    notes = [m.note if SECOND_CHOICE in m.note else m.backend for m in models]
+    name = " + ".join(f"{m.path.name} ({how})" for m, how in zip(models, notes, strict=True))
     mode = f"drafting with {name}, {policy.about}"
     return Edge(tokenizer, drafter, name, mode, options)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from outrider.cli import judging
+from outrider.cli import drafters, judging
 from outrider.cli import options as o
 from outrider.cli.settings import given_as_flag
 from outrider.protocol.errors import SettingError
@@ -65,6 +65,7 @@ def edge_options(params: Mapping[str, Any], *, offline: bool = False) -> EdgeOpt
     from outrider.cli.edge import EdgeOptions
 
     # A seed is to repeat the answer, which only this rule of the two can do.
+    first, partners = drafters.split(params["draft_model"])
     repeats = params["rule"] is judging.RuleName.AUTO and params["seed"] is not None
     return EdgeOptions(
         cloud=params["cloud"],
@@ -72,7 +73,8 @@ def edge_options(params: Mapping[str, Any], *, offline: bool = False) -> EdgeOpt
         api_key_file=params["api_key_file"],
         tls_fingerprint=params["tls_fingerprint"],
         tls_ca=params["tls_ca"],
-        draft_model=params["draft_model"],
+        draft_model=first,
+        partners=partners,
         drafter_backend=params["drafter_backend"].value,
         policy=params["policy"].value,
         decision_log=params["decision_log"],

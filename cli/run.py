@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from outrider.cli import flags, judging, logs
+from outrider.cli import drafters, flags, judging, logs
 from outrider.cli import options as o
 from outrider.cli import sampling_options as s
 from outrider.cli.exits import WorkFailedError
@@ -30,7 +30,7 @@ def run(
     reconnect: o.Reconnect = 30.0,
     offline: o.OfflineOption = o.Offline.OFF,
     model: o.Target = None,
-    draft_model: o.DraftModel = None,
+    draft_model: drafters.DraftModels = None,
     drafter_backend: o.DrafterBackendOption = o.DrafterBackend.AUTO,
     draft: o.DraftOption = o.Draft.AUTO,
     policy: o.PolicyOption = o.PolicyName.ADAPTIVE,
@@ -85,7 +85,7 @@ def run(
     text = prompts.read_prompt(prompt)
     edge = load_edge(flags.edge_options(ctx.params, offline=offline is o.Offline.LOCAL))
     # The embedded pair has a template but only ever saw plain text: without --system, no chat.
-    wants_chat = edge.tokenizer.chat is not None and draft_model is not None
+    wants_chat = edge.tokenizer.chat is not None and bool(draft_model)
     request = prompts.build_request(
         edge.tokenizer,
         text,

@@ -38,7 +38,7 @@ from outrider.protocol.events import (
     LinkReady,
 )
 from outrider.protocol.messages import Welcome
-from outrider.runtime.lm.drafter import Drafter, Guess
+from outrider.runtime.lm.drafter import DraftSource, Guess
 from outrider.runtime.net.link import Link
 from outrider.runtime.owner import OwnerThread
 from outrider.runtime.text.fingerprint import describe
@@ -71,7 +71,7 @@ class EdgeClient:
         self,
         url: str,
         tokenizer: Tokenizer,
-        drafter: Drafter | None,
+        drafter: DraftSource | None,
         policy: Policy,
         *,
         key: str | None = None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -97,6 +98,37 @@ class Standing:
     load: float = 0.0
     price: float = 1.0
     nodes: int = 32
+
+
+class DraftSource(Protocol):
+    """What an edge needs of whatever guesses for it: :class:`Drafter`, or a group of them."""
+
+    name: str
+    n_ctx: int
+
+    def behind(self, ids: Sequence[int]) -> int:
+        """How many of ``ids`` it has not evaluated."""
+
+    def prefill(self, ids: Sequence[int], count: int) -> None:
+        """Evaluate some more."""
+
+    def draft(
+        self,
+        ids: Sequence[int],
+        prompt_len: int,
+        sampling: Sampling,
+        count: int,
+        *,
+        never: frozenset[int] = frozenset(),
+        floor: float = 0.0,
+        budget: Budget | None = None,
+        stop: Callable[[], bool] = lambda: False,
+        standing: Standing | None = None,
+    ) -> Guess:
+        """Guess what follows ``ids``."""
+
+    def close(self) -> None:
+        """Free the model."""
 
 
 class Drafter:
