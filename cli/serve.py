@@ -95,6 +95,18 @@ def serve(
             "cannot change a low-precision result; costs time. 0 is off.",
         ),
     ] = 0,
+    tree_leaves: Annotated[
+        int,
+        typer.Option(
+            "--tree-leaves",
+            min=1,
+            max=64,
+            metavar="N",
+            rich_help_panel=o.MODEL,
+            help="llama.cpp: judge trees of drafts with up to N ends. Passes of many sessions get "
+            "slower, as all share one buffer. 1: chains only.",
+        ),
+    ] = 1,
     ctx_size: Annotated[
         int,
         typer.Option(
@@ -341,7 +353,7 @@ def serve(
         target, tokenizer, backend = load(
             model, target_backend.value, dtype=dtype, device=device, n_ctx=ctx_size or None,
             slots=max_sessions, threads=threads, announce=True, verify_width=verify_width,
-            device_map=device_map, tensor_parallel=tensor_parallel,
+            device_map=device_map, tensor_parallel=tensor_parallel, tree_leaves=tree_leaves,
         )  # fmt: skip
         own = None
         if draft_model is not None and draft_max:

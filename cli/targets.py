@@ -29,6 +29,7 @@ def load(
     verify_width: int = 0,
     device_map: str | None = None,
     tensor_parallel: int = 1,
+    tree_leaves: int = 1,
 ) -> tuple[Any, Tokenizer, str]:
     """(target, its tokenizer, the backend chosen) for what the user named; None is the embedded.
 
@@ -50,7 +51,7 @@ def load(
     target = load_target(
         model, backend=backend, dtype=dtype, device=device, n_ctx=n_ctx, slots=slots,
         threads=threads, verify_width=verify_width, device_map=device_map,
-        tensor_parallel=tensor_parallel,
+        tensor_parallel=tensor_parallel, tree_leaves=tree_leaves,
     )  # fmt: skip
     place = Path(model).expanduser()
     tokenizer = load_tokenizer(place if place.exists() else _hub_files(model))

@@ -85,6 +85,7 @@ class EngineStats:
     num_drafts: int = 0
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
+    num_trees: int = 0
     accepted_per_position: list[int] = field(default_factory=list)
     own_draft_tokens: int = 0
     own_accepted_tokens: int = 0
@@ -341,6 +342,7 @@ class CloudEngine:
             return
         accepted = min(accepted, theirs)
         stats.num_drafts += 1
+        stats.num_trees += bool(part.parents)
         stats.num_draft_tokens += theirs
         stats.num_accepted_tokens += accepted
         missing = accepted - len(stats.accepted_per_position)

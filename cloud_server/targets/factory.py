@@ -25,6 +25,7 @@ def load_target(
     verify_width: int = 0,
     device_map: str | None = None,
     tensor_parallel: int = 1,
+    tree_leaves: int = 1,
 ) -> Target:
     """Load a GGUF file with llama.cpp, a model folder or hub id with transformers.
 
@@ -40,6 +41,8 @@ def load_target(
         verify_width: judge drafts in passes of exactly that many positions a row; 0 is off.
         device_map: transformers only: spread the layers over several devices: auto, for one.
         tensor_parallel: transformers only: share each layer between so many processes.
+        tree_leaves: llama.cpp only: ends of a tree of drafts; more than 1 lets all sessions share
+            one buffer, which makes passes of many sessions slower. (transformers takes any tree.)
 
     Raises:
         SettingError: options that contradict each other or the model.
@@ -53,6 +56,7 @@ def load_target(
         ("n_ctx", n_ctx, 2),
         ("verify_width", verify_width, 0),
         ("tensor_parallel", tensor_parallel, 1),
+        ("tree_leaves", tree_leaves, 1),
     ):
         if value is not None and value < least:
             raise SettingError(f"{name} is {value}; it must be at least {least}")
@@ -75,7 +79,13 @@ def load_target(
         if tensor_parallel > 1:
             raise SettingError("tensor parallelism is for the transformers backend")
         return _load_llama(
-            model, dtype, n_ctx=n_ctx, slots=slots, threads=threads, verify_width=verify_width
+            model,
+            dtype,
+            n_ctx=n_ctx,
+            slots=slots,
+            threads=threads,
+            verify_width=verify_width,
+            leaves=tree_leaves,
         )
     from outrider.cloud_server.targets.transformers import TransformersTarget
 
@@ -105,6 +115,7 @@ def _load_llama(
     slots: int,
     threads: int | None,
     verify_width: int,
+    leaves: int,
 ) -> Target:
     if dtype is not None:
         raise SettingError(
@@ -124,6 +135,7 @@ def _load_llama(
         slots=slots,
         threads=threads or 1,
         verify_width=verify_width,
+        leaves=leaves,
     )
 
 

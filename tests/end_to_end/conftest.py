@@ -127,7 +127,8 @@ def _serve(backend: str) -> Iterator[Served]:
 
         return asyncio.run_coroutine_threadsafe(run(), loop).result(60)
 
-    served = load_target(path, backend=backend, threads=1, slots=4)
+    leaves = 12 if backend == "llama" else 1
+    served = load_target(path, backend=backend, threads=1, slots=4, tree_leaves=leaves)
     # A busy machine must not look like a drafter that keeps the verifier waiting.
     patient = EngineSettings(patience_floor=2.0, patience_cap=5.0)
     settings = ServiceSettings(port=0, engine=patient)

@@ -1,0 +1,62 @@
+"""Groups over real sockets, on both targets: trees are judged, and the text is the target's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from outrider.edge_client.group.group import Group, GroupSettings
+from outrider.edge_client.group.members import Member, Table
+from outrider.edge_client.policy import Fixed, Plan, Steady
+from outrider.protocol.decoding.sampling import Sampling
+from outrider.protocol.errors import BackendError
+from outrider.runtime.lm.drafter import Drafter, Guess, Standing
+from outrider.runtime.lm.factory import load_lm
+
+from .conftest import MODELS, ScriptLM
+
+
+class EagerGroup(Group):
+    """Trees at any price, so that they are judged on a machine where they would not pay."""
+
+    def draft(self, *arguments, standing=None, **settings) -> Guess:
+        standing = replace(standing or Standing(), price=0.0, load=0.0)
+        return super().draft(*arguments, standing=standing, **settings)
+
+
+class FlakyDrafter(Drafter):
+    """Fails every third time that it is asked."""
+
+    asked = 0
+
+    def behind(self, ids):
+        FlakyDrafter.asked += 1
+        return super().behind(ids)
+
+    def prefill(self, ids, count):
+        raise BackendError("it died")
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0, 1.5])
+@pytest.mark.parametrize("members", [1, 2, 4])
+def test_groups_on_real_sockets(served, temperature, members):
+    sampling = Sampling(temperature=temperature, seed=members)
+    expected = served.plain(sampling)
+    size = served.tokenizer.size
+    real = Drafter(load_lm(MODELS / "drafter", "onnx").lm, size, served.tokenizer.eos)
+    half = Drafter(ScriptLM(size, lambda ids: expected[len(ids) % 7]), size)
+    flaky = FlakyDrafter(ScriptLM(size, lambda ids: ids[-1] + 1), size)
+    wrong = served.drafter("wrong once", expected)
+    chosen = [real, wrong, half, flaky][:members]
+    seats = [Member(f"m{i}", drafter) for i, drafter in enumerate(chosen)]
+    group = EagerGroup(Table(seats), served.tokenizer.eos, GroupSettings(fixed=True, width=3))
+    judged = served.verifier.engine.stats.num_trees
+    try:
+        for policy in (Fixed(5), Steady(Plan(2, 8))):
+            answer = served.answer(group, policy, sampling, objective="cost")
+            assert list(answer.ids) == expected
+            assert answer.drafted > 0
+        assert served.verifier.engine.stats.num_trees > judged
+    finally:
+        group.close()
