@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +16,7 @@ from outrider.protocol.errors import BackendError
 from outrider.runtime.lm.drafter import Drafter, Guess, Standing
 from outrider.runtime.lm.factory import load_lm
 
-from .conftest import MODELS, ScriptLM
+MODELS = Path(str(files("outrider.models")))
 
 
 class EagerGroup(Group):
@@ -26,13 +28,7 @@ class EagerGroup(Group):
 
 
 class FlakyDrafter(Drafter):
-    """Fails every third time that it is asked."""
-
-    asked = 0
-
-    def behind(self, ids):
-        FlakyDrafter.asked += 1
-        return super().behind(ids)
+    """Dies whenever it is to read, and is asked again."""
 
     def prefill(self, ids, count):
         raise BackendError("it died")
@@ -45,10 +41,10 @@ def test_groups_on_real_sockets(served, temperature, members):
     expected = served.plain(sampling)
     size = served.tokenizer.size
     real = Drafter(load_lm(MODELS / "drafter", "onnx").lm, size, served.tokenizer.eos)
-    half = Drafter(ScriptLM(size, lambda ids: expected[len(ids) % 7]), size)
-    flaky = FlakyDrafter(ScriptLM(size, lambda ids: ids[-1] + 1), size)
+    random = served.drafter("random", expected)
+    flaky = FlakyDrafter(served.drafter("wrong", expected).lm, size)
     wrong = served.drafter("wrong once", expected)
-    chosen = [real, wrong, half, flaky][:members]
+    chosen = [real, wrong, random, flaky][:members]
     seats = [Member(f"m{i}", drafter) for i, drafter in enumerate(chosen)]
     group = EagerGroup(Table(seats), served.tokenizer.eos, GroupSettings(fixed=True, width=3))
     judged = served.verifier.engine.stats.num_trees
