@@ -308,7 +308,7 @@ class Verifier:
     def _forward(self, work: Forward) -> list[Decided] | BackendError:
         """On the target's thread. A failing backend ends the answers concerned, not the service."""
         try:
-            return self.target.forward(work.rows)
+            return work.run(self.target)
         except BackendError as error:
             _log.error("the target failed: %s", error)
             return error

@@ -14,7 +14,9 @@ from outrider.cloud_server.own_drafter import OwnDraft, OwnDrafter
 from outrider.cloud_server.planner import EngineSettings, Held, Part, Planner, Thin
 from outrider.cloud_server.scheduling.batch import Caps
 from outrider.cloud_server.scheduling.steps import StepScheduler
-from outrider.cloud_server.targets.base import Decided, Row, TargetInfo
+from outrider.cloud_server.targets.base import Decided, Row, Target, TargetInfo
+from outrider.cloud_server.together import OpenRows, combined
+from outrider.protocol.decoding.processors import F32
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.errors import BackendError
 from outrider.protocol.session import CloudSession, judge
@@ -54,11 +56,22 @@ class _Ready:
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """Evaluate these rows in one pass; ``items[i]`` is whose ``rows[i]`` is."""
+    """Evaluate these rows in one pass; ``items[i]`` is whose ``rows[i]`` is.
+
+    ``known``: there is nothing to evaluate, ``known[i]`` is the target's row for the one guess of
+    ``rows[i]``.
+    """
 
     rows: tuple[Row, ...]
     items: tuple[Item, ...]
     started: float
+    known: tuple[F32, ...] = ()
+
+    def run(self, target: Target) -> list[Decided]:
+        """On the thread that owns the target; raises as :meth:`Target.forward`."""
+        if self.known:
+            return combined(self.rows, self.known, target.info.usable)
+        return target.forward(self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +137,7 @@ class CloudEngine:
         self._prompted: dict[bytes, int] = {}
         table.cached = self.cached
         self._endings: dict[bytes, tuple[int, Ending]] = {}
+        self._open_rows = OpenRows()
         self._unmeasured: tuple[Forward, float] | None = None
 
     # --- work -------------------------------------------------------------------------------
@@ -142,6 +156,7 @@ class CloudEngine:
         room = len(active) <= BUSY * self.info.slots
         sharers = len(active) if len(active) == 1 or room else 0
         parts: list[_Ready] = []
+        known: list[tuple[_Ready, F32]] = []
         held: list[_Ready] = []
         waits: list[float] = []
         thin: list[tuple[CloudSession, Thin]] = []
@@ -151,6 +166,10 @@ class CloudEngine:
             if slot is None:
                 continue  # more answers under way than slots: it waits for one to end
             cached = self._slots.cached(slot, session.ids)
+            if (row := self._open_rows.of(session)) is not None:
+                guess = self.planner.first(session)
+                known += [(_Ready(session, slot, cached, guess), row)] if guess else []
+                continue  # all that is missing is the edge's row
             plan = self.planner.plan(session, cached, now, sharers)
             if isinstance(plan, Held):
                 waits.append(plan.until)
@@ -161,14 +180,18 @@ class CloudEngine:
                 thin.append((session, plan))
             part = plan.part if isinstance(plan, Thin) else plan
             parts.append(_Ready(session, slot, cached, part))
+        if known:
+            return self._work([ready for ready, _ in known], now, tuple(row for _, row in known))
         if not parts:
             return Wait(min((*waits, *self._expiry()), default=None))
         if thin and len(thin) == len(parts):
             return self._draft(*thin[0], now)
         # A pass runs anyway: sessions that waited for more guesses come along.
-        chosen = self._chosen(parts + held, now)
+        return self._work(self._chosen(parts + held, now), now)
+
+    def _work(self, chosen: list[_Ready], now: float, known: tuple[F32, ...] = ()) -> Forward:
         pairs = [self._row(ready, now) for ready in chosen]
-        return Forward(tuple(row for row, _ in pairs), tuple(item for _, item in pairs), now)
+        return Forward(tuple(row for row, _ in pairs), tuple(item for _, item in pairs), now, known)
 
     def _chosen(self, ready: list[_Ready], now: float) -> list[_Ready]:
         """What the scheduler takes into the next pass, and with how many guesses."""
@@ -218,6 +241,7 @@ class CloudEngine:
         if self._endings.keys() - alive:
             self._endings = {k: v for k, v in self._endings.items() if k in alive}
             self.planner.forget(set(alive))
+            self._open_rows.forget(set(alive))
 
     def _expiry(self) -> list[float]:
         """When the session that has been detached longest is to be forgotten."""
@@ -249,21 +273,24 @@ class CloudEngine:
 
     def done(self, work: Forward, result: list[Decided] | BackendError, now: float) -> None:
         """Take the pass back: commit what the target chose, unless the answer changed meanwhile."""
-        self.stats.passes += 1
+        self.stats.passes += not work.known
         self.stats.target_seconds += now - work.started
         if isinstance(result, BackendError):
             self._failed(work, result)
             return
-        self._unmeasured = (work, now)
+        self._unmeasured = None if work.known else (work, now)
         for item, row, decided in zip(work.items, work.rows, result, strict=True):
-            self._slots.fed(item.slot, row.kept(decided))
             session = item.session
+            if not work.known:
+                self._slots.fed(item.slot, row.kept(decided))
+                session.target_time = now - work.started
             session.queue_time = max(0.0, work.started - item.ready_at)
-            session.target_time = now - work.started
             same = session.begun == item.begun and len(session.ids) == item.length
             if row.want and session.running and same:
-                session.passes += 1
-                self._commit(session, item.part, decided, now)
+                session.passes += not work.known
+                if decided.ids:
+                    self._commit(session, item.part, decided, now)
+                self._open_rows.learn(session, decided.behind)
 
     def rehearsed(self, times: Sequence[tuple[int, float]]) -> None:
         """Passes made before anybody came: tokens and seconds of each."""

@@ -60,7 +60,8 @@ class CloudMetrics:
 
     def passed(self, work: Forward, now: float) -> None:
         """A pass is over and its tokens are committed."""
-        self._verify.observe(now - work.started)
+        if not work.known:
+            self._verify.observe(now - work.started)
         for item in work.items:
             session = item.session
             if session.begun != item.begun:

@@ -188,7 +188,10 @@ class Planner:
             return Part(cached + settings.prefill_chunk, 0)
         part = self._part(session)
         if session.collaborates and not part.chain:
-            # Nothing can be chosen without the edge's rows, but the text can be read.
+            # Nothing can be chosen without the edge's rows, but the text can be read, and the row
+            # at its end be made meanwhile where passes are not what is to be saved.
+            if session.objective != "cost":
+                return Part(length, 1)
             return Part(length, 0) if length - cached > 1 else Held(now + IDLE, None)
         # The first token, and a text that has to be evaluated anyway, never wait; nor does the
         # last that the context takes, for which no guess can help.
@@ -232,6 +235,12 @@ class Planner:
         guesses = (*chain, *own)
         rows = session.window.chain_rows(len(chain)) if session.ratio else ()
         return Part(length, 1 + len(guesses), guesses, len(own), bool(drafted), spare, rows)
+
+    def first(self, session: CloudSession) -> Part | None:
+        """The edge's next guess alone, with its row; None: it has not come."""
+        chain = tuple(session.window.chain(1))
+        rows = session.window.chain_rows(1)
+        return Part(len(session.ids), 1, chain, rows=rows) if chain else None
 
     def ask(self, session: CloudSession, part: Part, cached: int, now: float, held: bool) -> Ask:
         """The part as the scheduler sees it. ``held``: the session would rather wait."""

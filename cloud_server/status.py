@@ -41,6 +41,8 @@ class Status:
 
     def passed(self, work: Forward, now: float) -> None:
         """A pass is over."""
+        if work.known:
+            return  # there was none
         stats = self._verifier.engine.stats
         self._passes.append(
             _Pass(

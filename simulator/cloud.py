@@ -157,10 +157,10 @@ class SimCloud:
             guess, seconds = self._draft(work)
             self._agenda.after(seconds, lambda: self._drafted(work, guess, life))
             return
-        result = self.target.forward(work.rows)
+        result = work.run(self.target)
         fed = sum(len(row.ids) - row.cut for row in work.rows)
         longest = max(len(row.ids) for row in work.rows)
-        seconds = self._settings.costs.forward(fed, len(work.rows), longest)
+        seconds = 0.0 if work.known else self._settings.costs.forward(fed, len(work.rows), longest)
         self._agenda.after(seconds, lambda: self._done(work, result, life))
 
     def _done(self, work: Forward, result: list[Decided], life: int) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from outrider.protocol.decoding import trees
+from outrider.protocol.decoding.processors import F32
 from outrider.protocol.decoding.row import SparseRow
 from outrider.protocol.decoding.sampling import Sampling
 
@@ -83,10 +84,13 @@ class Decided:
 
     ``margins[i]`` is by how much that choice beat the runner-up in score (natural-log units, at
     temperature 0 plain logits; infinity if nothing else survived): small margins are near-ties.
+    ``behind``: where models are combined and all drafts were right, the logits after the last of
+    them, float32 ``[usable]``, for which the edge's row has not come yet.
     """
 
     ids: tuple[int, ...]
     margins: tuple[float, ...] = field(default=())
+    behind: F32 | None = field(default=None, compare=False)
 
 
 class Target(ABC):

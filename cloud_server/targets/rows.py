@@ -4,6 +4,7 @@ cut them into what is fed in one pass."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from outrider.cloud_server.targets.base import Decided, Row, TargetInfo
@@ -93,9 +94,12 @@ def decide_rows(rows: Sequence[Row], logits: Sequence[Sequence[F32]], usable: in
 
 def _decided(row: Row, logits: Sequence[F32], usable: int) -> Decided:
     if row.sampling.collaborate is not None:
-        return decided(
+        made = decided(
             combine.decide(logits, row.sampling, row.ids, row.prompt_len, usable, rows=row.rows)
         )
+        judged = len(row.rows)
+        right = made.ids == tuple(row.ids[len(row.ids) - judged :])
+        return replace(made, behind=logits[judged][:usable].copy()) if right and logits else made
     if row.rows:
         return decided(
             ratio.decide(logits, row.sampling, row.ids, row.prompt_len, usable, rows=row.rows)

@@ -119,11 +119,11 @@ def decide(
 ) -> list[Choice]:
     """What r makes of a chain of drafts, by the rule of ``sampling``.
 
-    Arguments as of :func:`outrider.protocol.decoding.ratio.decide`, but nothing is decided behind
-    the rows: without the edge's row there is no r. The choices end with the first that is not the
-    draft.
+    Arguments as of :func:`outrider.protocol.decoding.ratio.decide`, but all of the drafts, with
+    which ``text`` ends, have their ``rows``, and nothing is decided behind them: without the edge's
+    row there is no r. The choices end with the first that is not the draft.
     """
-    start = len(text) - len(logits) + 1
+    start = len(text) - len(rows)
     choices: list[Choice] = []
     for i, (row, other) in enumerate(zip(logits, rows, strict=False)):
         before, token = text[: start + i], text[start + i]

@@ -107,8 +107,8 @@ class Desk:
     def finish(self, work: Forward | OwnDraft) -> None:
         """Run a work and give its result back, when it would be done."""
         if isinstance(work, Forward):
-            result: list[Decided] | BackendError = self.target.forward(work.rows)
-            self.now += PASS
+            result: list[Decided] | BackendError = work.run(self.target)
+            self.now += 0.0 if work.known else PASS
             self.engine.done(work, result, self.now)
             return
         assert self.drafter is not None
