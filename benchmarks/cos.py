@@ -3,8 +3,9 @@
 The models are the embedded pair, evaluated for real, so acceptance is theirs; what a pass costs is
 assumed, as each row says. On one machine a pass of each model costs its ratio; over a link both
 ends run whole in virtual time. Plain collaborative decoding makes each token with a pass of every
-model; over a link that is a round trip a token, one model after the other (measured) or both at
-once (computed from the link's delays without jitter or headers), whichever is faster.
+model; over a link that is a round trip a token with both models at work at once, as measured in the
+same virtual time (one guess ahead, never more) or as computed from the link's delays without jitter
+or headers, whichever is faster. One model after the other is slower by a pass.
 """
 
 from __future__ import annotations
@@ -220,9 +221,9 @@ def _linked(found: Models, kind: str, temperature: float, name: str, tokens: int
     sampling = Sampling(temperature=temperature, seed=11, collaborate=together)
     machine = MACHINES["a"]
     ours, answers = _run(found, sampling, None, name=name, tokens=tokens)
-    sequential, _ = _run(found, sampling, Plan(1, 1), name=name, tokens=tokens)
-    parallel = 1 / max(machine.target_pass, profile(name).rtt + machine.draft_step)
-    base = max(sequential, parallel)
+    measured, _ = _run(found, sampling, Plan(1, 1), name=name, tokens=tokens)
+    computed = 1 / max(machine.target_pass, profile(name).rtt + machine.draft_step)
+    base = max(measured, computed)
     judged = sum(len(answer.tokens) for answer in answers)
     return {
         "place": name,
@@ -232,8 +233,8 @@ def _linked(found: Models, kind: str, temperature: float, name: str, tokens: int
         "machine": "a",
         "acceptance": sum(answer.accepted for answer in answers) / judged,
         "tokens_per_second": ours,
-        "plain_sequential_tokens_per_second": sequential,
-        "plain_parallel_tokens_per_second": parallel,
+        "plain_measured_tokens_per_second": measured,
+        "plain_computed_tokens_per_second": computed,
         "speedup": ours / base,
         "bytes_up_per_token": sum(answer.bytes_up for answer in answers) / judged,
         "exact": all(_replayed(found, sampling, answer) for answer in answers),
