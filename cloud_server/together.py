@@ -1,4 +1,4 @@
-"""Collaborative decoding at the cloud: the target's row at the text's end, made ahead of the edge's.
+"""Collaborative decoding at the cloud: the target's row at the text's end, ahead of the edge's.
 
 Nothing can be chosen there without the edge's row, but the target need not wait for it: as soon as
 it comes, both are combined and no pass stands between. So a token never takes longer than a round
