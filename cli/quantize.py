@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as jsonlib
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -15,7 +15,12 @@ from outrider.cli import options as o
 from outrider.cli.bars import Bars
 from outrider.cli.settings import Command
 
-_SOURCE = typer.Argument(help="A Hugging Face checkpoint folder, or a hub id that was pulled.")
+if TYPE_CHECKING:
+    from outrider.runtime.lm.manifest import Manifest
+
+_SOURCE = typer.Argument(
+    help="A Hugging Face checkpoint folder, a GGUF file, or a model that was pulled."
+)
 _OUT = typer.Option("--out", "-o", help="The folder to write.")
 _TEXT = typer.Option(
     "--text", help="Text to work with: .txt, .md, .jsonl or a folder. May be repeated."
@@ -88,12 +93,17 @@ def pack(
     from outrider.quantize.checkpoint import read_checkpoint
     from outrider.quantize.gguf_quantize import check_kind
     from outrider.quantize.importance import measure_importance
-    from outrider.quantize.pack import Order, make_pack
+    from outrider.quantize.pack import Order, make_pack, repack
     from outrider.quantize.text import read_texts
     from outrider.runtime.hub.resolve import resolve
 
     kinds = [check_kind(kind) for kind in types or ([] if onnx else ["Q4_K_M"])]
-    checkpoint = read_checkpoint(resolve(source))
+    found = resolve(source)
+    if found.suffix == ".gguf":
+        order = Order(kinds, onnx, provider, _weighed_by(imatrix), threads)
+        _show(out, repack(found, out, order, say=_say), json=json)
+        return
+    checkpoint = read_checkpoint(found)
     bars = Bars()
     with bars:
         importance = None
@@ -112,6 +122,15 @@ def pack(
             say=_say,
             progress=bars.report,
         )
+    _show(out, made, json=json)
+
+
+def _weighed_by(text: Path | None) -> dict[str, Any] | None:
+    """An importance matrix that nobody measured: only that one was asked for."""
+    return None if text is None else {}
+
+
+def _show(out: Path, made: Manifest, *, json: bool) -> None:
     if json:
         import msgspec
 

@@ -60,9 +60,15 @@ def check_kind(kind: str) -> str:
 
 
 def quantize_gguf(
-    source: Path, out: Path, kind: str, *, importance: Importance | None = None, threads: int = 1
+    source: Path,
+    out: Path,
+    kind: str,
+    *,
+    importance: Importance | None = None,
+    threads: int = 1,
+    again: bool = False,
 ) -> Quantized:
-    """Quantize an F32, F16 or BF16 file.
+    """Quantize an F32, F16 or BF16 file; with ``again`` also one that is quantized already.
 
     Raises:
         BackendError: llama.cpp refuses, in its own words, or there is no room on the disk.
@@ -71,10 +77,11 @@ def quantize_gguf(
     params = api.llama_model_quantize_default_params()
     params.ftype = getattr(api, f"LLAMA_FTYPE_MOSTLY_{kind}")
     params.nthread = threads
+    params.allow_requantize = again
     matrix = _matrix(importance) if importance else None
     if matrix is not None:
         params.imatrix = ctypes.cast(matrix, type(params.imatrix))
-    with saving(out, source.stat().st_size // 2) as part, complaints() as lines:
+    with saving(out, source.stat().st_size // (1 if again else 2)) as part, complaints() as lines:
         failed = apart(
             lambda: api.llama_model_quantize(
                 os.fsencode(source), os.fsencode(part), ctypes.byref(params)

@@ -20,6 +20,7 @@ from outrider.quantize.checkpoint import Checkpoint
 from outrider.quantize.gguf_file import PLAIN, write_gguf
 from outrider.quantize.gguf_quantize import Importance, describe_types, quantize_gguf
 from outrider.quantize.gguf_vocab import Vocab
+from outrider.runtime.hub.gguf import read_header
 from outrider.runtime.lm.manifest import MANIFEST_FILE, Manifest, Part, read_manifest
 from outrider.runtime.lm.onnx import MODEL_FILE
 from outrider.runtime.text.fingerprint import describe
@@ -89,6 +90,48 @@ def make_pack(
 
 
 _PLAIN_FILE = ".plain.gguf"
+
+
+def repack(source: Path, out: Path, order: Order, *, say: Say = lambda _line: None) -> Manifest:
+    """A pack from a GGUF file: other quantizations of the same weights, tokenizer inside.
+
+    A file that is quantized already loses twice; the manifest says so.
+
+    Raises:
+        SettingError: an ONNX file, an importance matrix or an unquantized type was asked for, which
+        need a checkpoint; or the folder holds a pack of another file.
+        BackendError: the file is none that llama.cpp quantizes, or there is no room on the disk.
+    """
+    if order.onnx or order.importance is not None or set(order.gguf) & set(PLAIN):
+        raise SettingError(
+            f"{source.name} is a GGUF file: ONNX, F32, F16, BF16 and an importance matrix need the "
+            "checkpoint it was made from"
+        )
+    header = read_header(source)
+    manifest = read_manifest(out) or Manifest(
+        name=source.stem,
+        source=source.name,
+        source_sha256=sha256_of(source),
+        licence=str(header.facts.get("general.license") or "") or None,
+        architecture=header.architecture,
+        sizes={"parameters": header.parameters},
+        fingerprint=describe(load_tokenizer(source)).fingerprint().ordinary.hex(),
+    )
+    if manifest.source_sha256 != sha256_of(source):
+        raise SettingError(f"{out} holds a pack of {manifest.source}; choose another folder")
+    out.mkdir(parents=True, exist_ok=True)
+    for kind in order.gguf:
+        file = out / f"{source.stem}-{kind.lower()}.gguf"
+        if _whole(out, manifest, file.name):
+            say(f"{file.name} is there already")
+            continue
+        say(f"making {file.name}")
+        quantize_gguf(source, file, kind, threads=order.threads, again=True)
+        part = _gguf_part(file, kind, False)
+        if header.quantization not in PLAIN:
+            part.notes.append(f"quantized a second time, from {header.quantization}")
+        _record(out, manifest, part)
+    return manifest
 
 
 def _make_gguf(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from outrider.protocol.errors import BackendError, SettingError
+from outrider.runtime.lm.manifest import read_manifest
 from outrider.runtime.text.template import ChatTemplate
 
 Message = Mapping[str, Any]
@@ -125,6 +126,9 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         raise BackendError(f"no such file or folder: {path}")
     if path.is_dir():
         ggufs = sorted(path.glob("*.gguf"))
+        manifest = read_manifest(path)
+        if manifest is not None and manifest.preferred:  # all of a pack's files have the same one
+            ggufs = [file for file in ggufs if file.name == manifest.preferred]
         if not (path / "tokenizer.json").exists() and len(ggufs) == 1:
             path = ggufs[0]
         elif not (path / "tokenizer.json").exists():

@@ -184,3 +184,24 @@ class TestChoice:
     def test_rates_are_bounded_by_not_drafting(self) -> None:
         assert expected_rate(0.0, 1.0, 1.0) == pytest.approx(1 / 0.030)
         assert expected_rate(0.8, 0.001, 0.0) > 2.5 / 0.030
+
+
+class TestFromGguf:
+    SOURCE = ROOT / "models" / "drafter" / "drafter-q8_0.gguf"
+
+    def test_other_types_of_the_same_weights(self, tmp_path: Path) -> None:
+        made = module.repack(self.SOURCE, tmp_path, Order(["Q4_0", "Q8_0"]))
+        assert [part.kind for part in made.parts] == ["Q4_0", "Q8_0"]
+        assert "quantized a second time, from Q8_0" in made.parts[0].notes
+        assert made.parts[0].bytes < made.parts[1].bytes
+        assert choose(tmp_path, "llama")[0].name == "drafter-q8_0-q4_0.gguf"
+        assert load_tokenizer(tmp_path).entries == load_tokenizer(TARGET).entries
+        said: list[str] = []
+        module.repack(self.SOURCE, tmp_path, Order(["Q4_0"]), say=said.append)
+        assert said == ["drafter-q8_0-q4_0.gguf is there already"]
+
+    def test_what_needs_the_checkpoint_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(SettingError, match="need the checkpoint it was made from"):
+            module.repack(self.SOURCE, tmp_path, Order(["F16"]))
+        with pytest.raises(SettingError, match="need the checkpoint it was made from"):
+            module.repack(self.SOURCE, tmp_path, Order(["Q4_0"], "int8"))
