@@ -59,7 +59,7 @@ def pack(
     source: Annotated[str, _SOURCE],
     *,
     out: Annotated[Path, _OUT],
-    types: Annotated[
+    type: Annotated[
         list[str] | None,
         typer.Option(
             "--type",
@@ -97,7 +97,7 @@ def pack(
     from outrider.quantize.text import read_texts
     from outrider.runtime.hub.resolve import resolve
 
-    kinds = [check_kind(kind) for kind in types or ([] if onnx else ["Q4_K_M"])]
+    kinds = [check_kind(kind) for kind in type or ([] if onnx else ["Q4_K_M"])]
     found = resolve(source)
     if found.suffix == ".gguf":
         order = Order(kinds, onnx, provider, _weighed_by(imatrix), threads)
