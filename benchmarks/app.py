@@ -224,6 +224,33 @@ def wire(
 
 
 @app.command()
+def cosine(
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer loads and shorter runs.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write a picture here (needs matplotlib: extra bench).")
+    ] = None,
+    json_output: Json = False,
+) -> None:
+    """Cooperating drafters beside single ones: real engines, assumed acceptance, virtual time.
+
+    Example: outrider bench cosine --quick --json
+    """
+    from outrider.benchmarks.cosine import cosine as run
+
+    result = run(Console(stderr=True).print, quick=quick)
+    if plot is not None:
+        from outrider.benchmarks.plots import draw_cosine
+
+        draw_cosine(result, plot)
+    if json_output:
+        print(json.dumps(result))
+    else:
+        Console().print_json(data=result)
+    if not result["all_exact"]:
+        raise typer.Exit(1)
+
+
+@app.command()
 def cos(
     quick: Annotated[bool, typer.Option("--quick", help="Shorter texts, two links.")] = False,
     plot: Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,36 @@ def draw_speedups(rows: Sequence[dict[str, Any]], path: Path) -> None:
     axis.set_yticks(range(len(rows)), names, fontsize=6)
     axis.axvline(1.0, color="black", linewidth=0.8)
     axis.set_xlabel("speed / plain collaborative decoding (virtual time)")
+    figure.savefig(path)
+    pyplot.close(figure)
+
+
+def draw_cosine(result: dict[str, Any], path: Path) -> None:
+    """Accepted lengths by way, changes by load, and routing scores along a text.
+
+    Raises:
+        BackendError: matplotlib is not installed.
+    """
+    pyplot = _pyplot()
+    figure, (top, middle, bottom) = pyplot.subplots(3, 1, figsize=(9, 10), layout="constrained")
+    ablation = result["ablation"]
+    top.barh(list(ablation), list(ablation.values()))
+    top.set_xlabel("tokens a pass (assumed acceptance, virtual time)")
+    cells = [t for t in result["table"] if t["way"] == "group, streaming"]
+    names = [f"{t['arrivals']}, {t['edges']} edges, {t['lan_ms']:g} ms" for t in cells]
+    middle.barh(names, [100 * t["throughput_change"] for t in cells])
+    middle.axvline(0.0, color="black", linewidth=0.8)
+    middle.set_xlabel("throughput against the best single drafter with streaming, %")
+    points = result["scores"]
+    for member, name in enumerate(("general", "domain 0", "domain 1", "domain 2")):
+        scores = [p["scores"][member] for p in points]
+        bottom.plot([p["length"] for p in points], scores, label=name)
+    changes = [b["length"] for a, b in itertools.pairwise(points) if a["domain"] != b["domain"]]
+    for length in changes:
+        bottom.axvline(length, color="grey", linewidth=0.5)
+    bottom.set_xlabel("ids of a text whose domain changes at the lines")
+    bottom.set_ylabel("routing score")
+    bottom.legend(fontsize=7, ncols=4)
     figure.savefig(path)
     pyplot.close(figure)
 

@@ -92,6 +92,8 @@ class SimCloud:
             settings.engine,
             own=OwnDrafter(self.drafter, settings.own_longest) if self.drafter else None,
         )
+        sizes = settings.rehearsed
+        self.engine.rehearsed([(n, settings.costs.forward(n, 1, n)) for n in sizes])
         self.wires: dict[CloudConnection, Wire] = {}
         self._pumping: set[CloudConnection] = set()
         self.busy = False

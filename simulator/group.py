@@ -1,7 +1,8 @@
 """A group of drafters in virtual time: the real group, members of a stated speed.
 
 Members run one after the other and are charged as if side by side: a step takes as long as the
-slowest member that was waited for, and one round trip between machines. Some of them stall, die and
+slowest member that was waited for. The first lives at the edge, all others are one round trip away.
+Some of them stall, die and
 return, drawn from a seed.
 """
 
@@ -56,7 +57,7 @@ class SimTable:
 
     def pace(self, member: int) -> float | None:
         """Seconds that a member's steps take."""
-        return self.habits[member].step
+        return self.habits[member].step + (self._lan if member else 0.0)
 
     def together(
         self, wanted: Sequence[int], job: Callable[[Member], T], tokens: Callable[[Member], int]
@@ -81,8 +82,8 @@ class SimTable:
                 errors.append(error)
                 self._back[i] = self._round + habits.away
                 continue
-            slowest = max(slowest, habits.step + reading)
-        self.seconds += slowest + (self._lan if len(self.members) > 1 else 0.0)
+            slowest = max(slowest, habits.step + reading + (self._lan if i else 0.0))
+        self.seconds += slowest
         if errors and not done:
             raise errors[0]
         return done

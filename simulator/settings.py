@@ -144,6 +144,7 @@ class EdgeSettings:
 class WorldSettings:
     """Everything. ``limit`` is the virtual time by which all answers must have ended.
 
+    ``rehearsed``: sizes of passes that the verifier timed before anybody came.
     ``own`` is the verifier's own draft model (how far it goes is the engine's affair): with it and
     edges without a drafter, the world is co-located speculation.
     """
@@ -157,6 +158,7 @@ class WorldSettings:
     edges: tuple[EdgeSettings, ...] = ()
     costs: Costs = Costs()
     engine: EngineSettings = field(default_factory=EngineSettings)
+    rehearsed: tuple[int, ...] = ()
     own: DrafterSettings | None = None
     own_longest: int = 16
     limits: Limits = LIMITS

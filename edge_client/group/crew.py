@@ -7,9 +7,10 @@ drafters, and what their steps take. Where more drafters do not pay, one is left
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
-KEEP = 0.95
+KEEP = 0.97
 """Weight of a rate's past with each position judged."""
 
 ENOUGH = 12.0
@@ -20,6 +21,9 @@ LOOK = 96
 
 DEPTH = 6
 """Draft length at which sizes are compared."""
+
+CLOSED = 0.5
+"""Share of one drafter's mistakes that a group is hoped to avoid at the best."""
 
 GAIN = 1.03
 """A larger group must be predicted to be so much faster to be kept."""
@@ -51,9 +55,19 @@ class _Size:
     step: float | None = None
     seen: int = 0
 
-    def speed(self, round_seconds: float) -> float:
-        """Predicted tokens a second in rounds of ``DEPTH`` guesses."""
-        hit = min(0.98, self.rate.right / self.rate.judged)
+    @property
+    def hit(self) -> float:
+        """How often the chain is right."""
+        return min(0.98, self.rate.right / max(1.0, self.rate.judged))
+
+    @property
+    def error(self) -> float:
+        """The standard error of that."""
+        return math.sqrt(self.hit * (1 - self.hit) / max(1.0, self.rate.judged))
+
+    def speed(self, round_seconds: float, hit: float | None = None) -> float:
+        """Predicted tokens a second in rounds of ``DEPTH`` guesses, ``hit`` of which are right."""
+        hit = max(0.0, self.hit if hit is None else hit)
         tokens = (1 - hit ** (DEPTH + 1)) / (1 - hit)
         return float(tokens / (DEPTH * (self.step or 0.0) + round_seconds + 1e-6))
 
@@ -71,12 +85,20 @@ class Crew:
         """How many are to draft now. ``load``: how likely right a guess must be at the verifier."""
         if self.most == 1 or load > HOPE:
             return 1
-        for size, known in sorted(self._sizes.items(), reverse=True):
-            if known.seen < ENOUGH:
-                return size
         group, single = self._sizes[self.most], self._sizes[1]
+        if single.seen < ENOUGH:
+            return 1
+        at_best = single.hit + CLOSED * (1 - single.hit)
+        if group.step is not None and group.speed(round_seconds, at_best) < single.speed(
+            round_seconds
+        ):
+            return 1  # its steps take too long for anything that it could gain
+        if group.seen < ENOUGH:
+            return self.most
         best = self.most
-        if group.speed(round_seconds) < GAIN * single.speed(round_seconds):
+        # What few cases say of the group is not believed at once: it is the one that costs more.
+        surely = group.speed(round_seconds, group.hit - group.error)
+        if surely < GAIN * single.speed(round_seconds):
             best = 1
         if self._looking or self._judged >= LOOK:
             if not self._looking:

@@ -10,14 +10,17 @@ published: all of those below are ours.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 Similarity = Callable[[int, int], float]
 """Of two tokens, from -1 to 1; 1 for the same one."""
 
-KEEP = 0.9
+KEEP = 0.8
 """Weight of a score's past with each position judged."""
+
+IDLE_KEEP = 0.97
+"""The same for members that were not asked: they are forgotten slowly, and tried again."""
 
 EXPLORE, EXPLOIT = 0.4, 0.05
 """How much being little tried counts, while drafts are short and otherwise."""
@@ -57,11 +60,16 @@ class Route:
     accepted: float | None = None
     depth: float = 1.0
 
-    def observe(self, member: int, value: float) -> None:
-        """A member's token at one position was judged."""
-        weight = 1 - KEEP if self.tried[member] >= 1 / (1 - KEEP) else 1 / (1 + self.tried[member])
-        self.scores[member] += max(weight, 1 - KEEP) * (value - self.scores[member])
-        self.tried[member] = 1 + KEEP * self.tried[member]
+    def observe(self, values: Mapping[int, float]) -> None:
+        """Members' tokens at one position were judged; what is known of the others gets old."""
+        for member, tried in enumerate(self.tried):
+            if member in values:
+                weight = max(1 - KEEP, 1 / (2 + tried))
+                self.scores[member] += weight * (values[member] - self.scores[member])
+                self.tried[member] = 1 + KEEP * tried
+            else:
+                self.scores[member] += (1 - IDLE_KEEP) * (START - self.scores[member])
+                self.tried[member] = IDLE_KEEP * tried
 
     def accepts(self, length: int, depth: int) -> None:
         """A draft of this depth was judged, so much of it was right."""
@@ -75,9 +83,9 @@ class Route:
         return self.accepted is None or self.accepted < SHORT * self.depth
 
     def choose(self, ready: Sequence[int], count: int, load: Callable[[int], float]) -> list[int]:
-        """The ``count`` members to ask, best first."""
+        """The ``count`` members to ask, best first. One alone is no place for experiments."""
         total = 1 + sum(self.tried)
-        weight = EXPLORE if self.exploring else EXPLOIT
+        weight = EXPLORE if self.exploring and count > 1 else EXPLOIT
 
         def worth(member: int) -> float:
             bonus = weight * math.sqrt(math.log(1 + total) / (1 + self.tried[member]))

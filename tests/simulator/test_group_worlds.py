@@ -65,7 +65,8 @@ def hot(settings: WorldSettings, temperature: float) -> WorldSettings:
         )
         for edge in settings.edges
     )
-    return replace(settings, edges=edges)
+    costs = replace(settings.costs, target_token=1e-5)
+    return replace(settings, edges=edges, costs=costs, rehearsed=(1, 4, 16))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.5])
@@ -77,6 +78,6 @@ def test_group_worlds(temperature: float) -> None:
         if failures := judge(world, world.run()):
             wrong[seed] = failures
         seen["passed by"] += sum(table.passed_by for table in models.tables)
-        seen["passes"] += world.cloud.engine.stats.passes
+        seen["trees"] += world.cloud.engine.stats.num_trees
     assert wrong == {}
-    assert seen["passed by"] > 20
+    assert min(seen["passed by"], seen["trees"]) > 20, seen

@@ -192,19 +192,26 @@ class TestParts:
     def test_routes_explore_while_little_is_accepted(self) -> None:
         route = Route([0.8, 0.7, 0.2], [20.0, 20.0, 0.0])
         assert route.exploring
-        assert route.choose([0, 1, 2], 1, lambda _: 0.0) == [2]
+        assert route.choose([0, 1, 2], 2, lambda _: 0.0) == [2, 0]
+        assert route.choose([0, 1, 2], 1, lambda _: 0.0) == [0]
         for _ in range(20):
             route.accepts(4, 4)
         assert not route.exploring
         assert route.choose([0, 1, 2], 2, lambda _: 0.0) == [0, 1]
         assert route.choose([0, 1], 1, lambda m: 1.0 - m) == [1]  # the other is busy
 
+    def test_members_that_are_not_asked_are_forgotten(self) -> None:
+        route = Route([0.9, 0.0], [5.0, 5.0])
+        for _ in range(100):
+            route.observe({0: 1.0})
+        assert route.scores[1] > 0.4
+        assert route.tried[1] < 0.5
+
     def test_a_prior_decays(self) -> None:
         router = Router(2)
         route = router.route((1, 1), "key")
         for _ in range(50):
-            route.observe(0, 1.0)
-            route.observe(1, 0.0)
+            route.observe({0: 1.0, 1: 0.0})
         router.end((1, 1))
         assert router.route((1, 2), "key").scores[0] > 0.9
         assert router.route((1, 2), "key").tried[0] < 5
