@@ -11,6 +11,7 @@ import typer
 from outrider.protocol.errors import HandshakeError, SettingError
 
 if TYPE_CHECKING:
+    from outrider.edge_client.group.routing import Similarity
     from outrider.runtime.lm.drafter import DraftSource
     from outrider.runtime.lm.factory import Loaded
     from outrider.runtime.text.tokenizer import Tokenizer
@@ -60,7 +61,19 @@ def load_drafter(
         Member(f"{one.path.parent.name}/{one.path.name}", drafter)
         for one, drafter in zip(loaded, drafters, strict=True)
     ]
-    return Group(Table(members), tokenizer.eos), loaded
+    return Group(Table(members), tokenizer.eos, similarity=_similarity(loaded)), loaded
+
+
+def _similarity(loaded: Sequence[Loaded]) -> Similarity:
+    """How alike two tokens are, by the first member that lets its embeddings be read."""
+    from outrider.edge_client.group.routing import same
+    from outrider.runtime.lm.embeddings import TokenEmbeddings
+
+    for one in loaded:
+        found = TokenEmbeddings.open(one.path) if one.path.suffix == ".gguf" else None
+        if found is not None:
+            return found.similarity
+    return same
 
 
 def _check_different(packs: Sequence[Path]) -> None:

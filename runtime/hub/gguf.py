@@ -11,11 +11,12 @@ import mmap
 import struct
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from outrider.protocol.errors import BackendError
 
 MAGIC = b"GGUF"
+EMBEDDINGS = "token_embd.weight"
 _VERSIONS = (2, 3)
 _ALIGNMENT = 32
 _MOST_ENTRIES = 1 << 20
@@ -108,12 +109,20 @@ _FILE_TYPES = {
 }
 
 
+class Place(NamedTuple):
+    """Where a tensor lies in its file: bytes before it, its type, its shape (fastest first)."""
+
+    offset: int
+    kind: str
+    shape: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
     """``facts``: every scalar and text of the header. ``lengths``: of every list, its length.
 
     ``lists`` has the short lists whole. ``parameters`` counts the weights' values, ``tensor_bytes``
-    what they take in the file.
+    what they take in the file. ``embeddings``: where those of the tokens lie, if they are there.
     """
 
     path: Path
@@ -125,6 +134,7 @@ class GgufHeader:
     parameters: int
     tensor_bytes: int
     types: dict[str, int] = field(default_factory=dict)
+    embeddings: Place | None = None
 
     @property
     def architecture(self) -> str:
@@ -228,15 +238,19 @@ def _read(path: Path, reader: _Reader, size: int) -> GgufHeader:
             _read_list(path, reader, key, lengths, lists)
         else:
             facts[key] = _read_value(path, reader, kind)
-    parameters, end, types = _read_tensors(path, reader, tensors)
+    places: dict[str, Place] = {}
+    parameters, end, types = _read_tensors(path, reader, tensors, places)
     alignment = int(facts.get("general.alignment", _ALIGNMENT)) or _ALIGNMENT
     start = -(-reader.at // alignment) * alignment
     if tensors and size < start + end:
         raise BackendError(
             f"{path} is cut short: {size} bytes of {start + end}; get the file again"
         )
+    table = places.get(EMBEDDINGS)
+    if table is not None:
+        table = table._replace(offset=start + table.offset)
     return GgufHeader(
-        path, version, facts, lengths, lists, tensors, parameters, size - start, types
+        path, version, facts, lengths, lists, tensors, parameters, size - start, types, table
     )
 
 
@@ -271,18 +285,22 @@ def _read_list(
         raise BackendError(f"{path} is broken: a list of the unknown type {kind} in its header")
 
 
-def _read_tensors(path: Path, reader: _Reader, count: int) -> tuple[int, int, dict[str, int]]:
-    """(values, bytes of data needed, values by type)."""
+def _read_tensors(
+    path: Path, reader: _Reader, count: int, places: dict[str, Place]
+) -> tuple[int, int, dict[str, int]]:
+    """(values, bytes of data needed, values by type). Fills ``places``, from the data's start."""
     parameters, end = 0, 0
     types: dict[str, int] = {}
     for _ in range(count):
         name, dimensions = reader.text(), reader.take("<I")
         if dimensions > _MOST_DIMENSIONS:
             raise BackendError(f"{path} is broken: tensor {name!r} has {dimensions} dimensions")
-        values = math.prod(reader.take("<Q") for _ in range(dimensions))
+        shape = tuple(reader.take("<Q") for _ in range(dimensions))
+        values = math.prod(shape)
         kind, offset = reader.take("<I"), reader.take("<Q")
         # A type that is newer than this table: its size is not known, its place is.
         label, block, block_bytes = _TENSOR_TYPES.get(kind, (f"type {kind}", 1, 0))
+        places[name] = Place(offset, label, shape)
         parameters += values
         types[label] = types.get(label, 0) + values
         end = max(end, offset + values // block * block_bytes)
