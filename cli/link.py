@@ -77,14 +77,14 @@ def link(
             threads=threads,
         )
     )
-    found = asyncio.run(_measure(edge, prompt or PROMPT, max_tokens))
+    found = asyncio.run(measure(edge, prompt or PROMPT, max_tokens))
     if json:
         report.print_json(found)
     else:
-        _print(found)
+        show(found)
 
 
-async def _measure(edge: Edge, prompt: str, max_tokens: int) -> dict[str, Any]:
+async def measure(edge: Edge, prompt: str, max_tokens: int) -> dict[str, Any]:
     """The link by pings, then one answer over it, then what follows from both.
 
     Raises:
@@ -94,9 +94,9 @@ async def _measure(edge: Edge, prompt: str, max_tokens: int) -> dict[str, Any]:
     from outrider.cli.exits import not_connected
     from outrider.edge_client.policy import Plan, Steady
     from outrider.protocol.errors import HandshakeError, LinkError
+    from outrider.runtime.net import probe
     from outrider.runtime.net.client import connect
     from outrider.runtime.net.link import Tuning
-    from outrider.runtime.net.probe import measure
 
     options = edge.options
     try:
@@ -106,7 +106,7 @@ async def _measure(edge: Edge, prompt: str, max_tokens: int) -> dict[str, Any]:
         async with await connect(
             options.cloud, key=read_key(options), context=context, tuning=quiet
         ) as probed:
-            measured = await measure(probed)
+            measured = await probe.measure(probed)
     except (HandshakeError, LinkError) as error:
         raise not_connected(error) from error
     policy = Steady(Plan(FRAME, WINDOW, options.draft_p_min))
@@ -259,7 +259,7 @@ def _settled(policy: Any, seen: Any, figures: Any) -> dict[str, Any]:
     return chosen | {"why": policy.reason, "predicted_tps": speed}
 
 
-def _print(found: dict[str, Any]) -> None:
+def show(found: dict[str, Any]) -> None:
     """Two tables for people."""
     from rich.console import Console
     from rich.table import Table

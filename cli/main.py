@@ -20,6 +20,7 @@ from outrider.cli.cloud_status import status
 from outrider.cli.demo import demo
 from outrider.cli.doctor import doctor
 from outrider.cli.endpoint import serve as serve_endpoint
+from outrider.cli.init import init
 from outrider.cli.inspect import inspect
 from outrider.cli.link import link
 from outrider.cli.pull import pull
@@ -56,7 +57,7 @@ cloud = typer.Typer(
 sim = typer.Typer(help="Experiments in simulation.", context_settings=_CONTEXT)
 bench = typer.Typer(cls=LazyBench, help="Measure speed, bytes and overheads.")
 
-for function in (demo, run, chat, link, doctor, inspect, pull, versions.version):
+for function in (demo, init, run, chat, link, doctor, inspect, pull, versions.version):
     app.command(cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG)(function)
 app.command("serve", cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG)(serve_endpoint)
 for operate in (serve, status, cert, invite, keys, revoke):

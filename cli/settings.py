@@ -12,6 +12,8 @@ dashes in front, at the top for every command that has the flag, or in a table f
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -111,9 +113,39 @@ def config_callback(ctx: typer.Context, value: Path | None) -> Path | None:
 
 def default_file() -> Path | None:
     """``$XDG_CONFIG_HOME/outrider/config.toml`` if there is one."""
-    base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    file = Path(base).expanduser() / "outrider" / "config.toml"
+    file = usual_file()
     return file if file.is_file() else None
+
+
+def usual_file() -> Path:
+    """Where that is, there or not."""
+    base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    return Path(base).expanduser() / "outrider" / "config.toml"
+
+
+def write_file(file: Path, values: Mapping[str, str]) -> None:
+    """Write texts by flag name, readable for the user alone, whole or not at all.
+
+    A file that is there is kept, its name ending in ``.old``.
+
+    Raises:
+        SettingError: it cannot be written.
+    """
+    lines = [f"{name} = {json.dumps(text, ensure_ascii=False)}\n" for name, text in values.items()]
+    new = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(
+            os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", -1, "utf-8"
+        ) as out:
+            out.write("# Written by outrider init. Keys are the names of flags.\n" + "".join(lines))
+        if file.exists():
+            file.replace(file.with_name(file.name + ".old"))
+        new.replace(file)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            new.unlink()
+        raise SettingError(f"cannot write {file}: {error.strerror or error}") from error
 
 
 def values_for(file: Path, command: Any, path: tuple[str, ...], *, root: Any) -> dict[str, Any]:
