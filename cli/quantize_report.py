@@ -104,7 +104,7 @@ def _show(variants: list[Variant], picks: list[Choice]) -> None:
     from rich.table import Table
 
     table = Table(title="Drafters against the target")
-    table.add_column("drafter")
+    table.add_column("drafter", overflow="fold")
     for column in ("MiB", "memory", "tok/s", "greedy", "overlap", "KL"):
         table.add_column(column, justify="right")
     for variant in variants:
