@@ -28,6 +28,7 @@ from outrider.cli.quantize import quantize
 from outrider.cli.quantize_report import report
 from outrider.cli.run import run
 from outrider.cli.serve import serve
+from outrider.cli.service import install, uninstall
 from outrider.cli.settings import Command
 from outrider.cli.sim import uara
 from outrider.protocol.errors import OutriderError
@@ -54,6 +55,9 @@ app = typer.Typer(
 cloud = typer.Typer(
     help="The cloud's side: serve a target, let edges in, see how it is.", context_settings=_CONTEXT
 )
+service = typer.Typer(
+    help="The endpoint, or a cloud, as a service of systemd.", context_settings=_CONTEXT
+)
 sim = typer.Typer(help="Experiments in simulation.", context_settings=_CONTEXT)
 bench = typer.Typer(cls=LazyBench, help="Measure speed, bytes and overheads.")
 
@@ -63,6 +67,9 @@ app.command("serve", cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG
 for operate in (serve, status, cert, invite, keys, revoke):
     cloud.command(cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG)(operate)
 app.add_typer(cloud, name="cloud")
+for manage in (install, uninstall):
+    service.command(cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG)(manage)
+app.add_typer(service, name="service")
 quantize.command("report", cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG)(report)
 app.add_typer(quantize, name="quantize")
 sim.command("uara", cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG)(uara)

@@ -264,3 +264,18 @@ def test_model_files_that_are_missing_or_wrong(
     assert result.out == ""
     assert words in result.err
     assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("outrider ser", "serve"),
+        ("outrider serve --clo", "--cloud"),
+        ("outrider bench rea", "real"),
+    ],
+)
+def test_shell_completion(process, typed: str, offered: str) -> None:
+    env = {"_OUTRIDER_COMPLETE": "complete_bash", "COMP_WORDS": typed}
+    found = process(**env, COMP_CWORD=str(typed.count(" ")))
+    assert found.status == exits.DONE
+    assert offered in found.out.splitlines()
