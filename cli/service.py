@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
 import os
-import shutil
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -157,6 +153,8 @@ def uninstall(
 
 def unit(role: Role, file: Path, *, user: bool) -> str:
     """The text of the unit that runs the role with this settings file."""
+    import getpass
+
     program = Path(sys.executable).with_name("outrider")
     begin = [str(program)] if program.is_file() else [sys.executable, "-m", "outrider.cli.main"]
     return UNIT.format(
@@ -199,6 +197,10 @@ def _check_ours(place: Path) -> None:
 
 def _verified(name: str, text: str, *, user: bool) -> list[str]:
     """What systemd-analyze has to say about the unit; nothing where it is not installed."""
+    import shutil
+    import subprocess
+    import tempfile
+
     program = shutil.which("systemd-analyze")
     if program is None:
         return []
@@ -213,6 +215,8 @@ def _verified(name: str, text: str, *, user: bool) -> list[str]:
 
 def _systemctl(user: bool, arguments: list[str]) -> None:
     """Raises WorkFailedError: it is not there, or did not do it."""
+    import subprocess
+
     from outrider.cli.exits import WorkFailedError
 
     command = ["systemctl", *(["--user"] if user else []), *arguments]
