@@ -44,9 +44,7 @@ def count_epochs_on_both_ends(patch: Patch) -> None:
         window.last_epoch = last_epoch + 1
         window.guesses, window.tip = Guesses(last_epoch + 1, len(window.committed)), ROOT
 
-    def append(
-        window: CloudWindow, low: int, tokens: tuple[int, ...], deltas: tuple[int, ...]
-    ) -> None:
+    def append(window: CloudWindow, low: int, tokens: tuple[int, ...], *_rest: object) -> None:
         if window.guesses is not None and window.guesses.number & 0xFF == low:
             for token in tokens:
                 window.guesses.append(token)

@@ -148,11 +148,9 @@ def withdrawn_and_redrawn(patch: Patch) -> None:
 def frame_cut_after_the_draw(patch: Patch) -> None:
     guess = EdgeSession.guess
 
-    def cut(
-        self: EdgeSession, tokens: Sequence[int], rows: Any = (), *, full: bool = False
-    ) -> None:
+    def cut(self: EdgeSession, tokens: Sequence[int], rows: Any = (), **more: Any) -> None:
         n = next((i for i, t in enumerate(tokens) if t == 0), len(tokens))
-        guess(self, tokens[:n], rows[:n], full=full)
+        guess(self, tokens[:n], rows[:n], **more)
 
     patch.setattr(EdgeSession, "guess", cut)
 
