@@ -106,6 +106,17 @@ class _Costs:
         first = 1 + (behind / gain if behind else 0.0)
         return float(self.hopeful**first)
 
+    def gather(self, seen: Observed) -> int:
+        """Guesses that may share a message at no loss.
+
+        While the news and the next guess travel, the cloud makes ``late`` tokens by itself: guesses
+        in these places are of use only as the beginning of what follows. Others may wait for one
+        more where that comes within the same pass.
+        """
+        usual = 2 if self.target >= 2 * self.step else 1
+        late = 0 if seen.emitted == 0 else int((self.rtt + self.step) / self.target)
+        return max(usual, min(LONGEST, late + 1)) if seen.ahead < late else usual
+
 
 @dataclass(slots=True)
 class _Memory:
@@ -180,7 +191,7 @@ class Adaptive(Policy):
         if most >= plan.window:
             return plan
         self.reason += f", at most {most} at a load of {load:.0%}"
-        return Plan(min(plan.frame, most), most, plan.floor)
+        return Plan(min(plan.frame, most), most, plan.floor, plan.gather)
 
     def _joins_in_time(self, seen: Observed, costs: _Costs) -> bool:
         """The drafter has read what it is behind before the answer ends; the cloud goes on."""
@@ -207,7 +218,7 @@ class Adaptive(Policy):
         window = max(2, min(covers, likely, 2 * self._longest))
         frame = max(1, min(8, int(FRAME_SHARE * costs.target / max(1e-6, costs.step))))
         self.reason = f"streaming, {frame} a frame, {window} ahead"
-        return Plan(frame, max(window, frame), self._floor)
+        return Plan(frame, max(window, frame), self._floor, costs.gather(seen))
 
     def _lockstep(self, costs: _Costs, memory: _Memory) -> Plan:
         """The longest draft whose speed is nearly the best: the fewest passes a token."""

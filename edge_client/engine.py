@@ -61,6 +61,7 @@ class DraftWork:
     never: frozenset[int]
     floor: float
     started: float
+    gather: int = 1
     budget: Budget | None = None
     standing: Standing = Standing()  # noqa: RUF009 - frozen
 
@@ -152,6 +153,7 @@ class EdgeEngine:
             session.stop_riding()  # said once: the cloud need not wait for us
             return None
         if count <= 0 or self._done_with.get(session.handle) == _place(session):
+            session.window.least = 1  # what was kept leaves now
             if not ahead:  # all that was guessed is committed, and no more will come from here
                 session.stop_riding()
             return None
@@ -172,6 +174,7 @@ class EdgeEngine:
             never=self.machine.never_draft,
             floor=0.0 if request.sampling.collaborate else plan.floor,
             started=now,
+            gather=plan.gather,
             budget=self._rows.budget(session, self.machine.link) if session.ratio else None,
             standing=stand(session, self.machine, self.usual),
         )
@@ -267,6 +270,7 @@ class EdgeEngine:
             outstanding = len(session.window.ahead) + ahead.depth
             ended = self._room(session, outstanding) <= 0  # no further guess could matter
             full = short or ended or outstanding >= work.window
+            session.window.least = 1 if full else work.gather
             session.guess(tokens, ahead.rows, parents=ahead.parents, full=full)
         elif not guess.tokens and not session.window.ahead:
             session.stop_riding()  # too unsure to guess here: the cloud goes on alone

@@ -46,12 +46,14 @@ class Observed:
 class Plan:
     """Guesses a frame, guesses outstanding at most, and the confidence under which to stop.
 
-    ``frame`` 0 is plain cloud streaming: do not draft.
+    ``frame`` 0 is plain cloud streaming: do not draft. Guesses are kept until ``gather`` of them
+    can leave in one message, or no more will follow.
     """
 
     frame: int
     window: int
     floor: float = 0.0
+    gather: int = 1
 
 
 class Policy(ABC):

@@ -163,7 +163,7 @@ class EdgeSession:
 
     def stop_riding(self) -> None:
         """Tell the cloud, once, that no guesses will come until further notice."""
-        self._calling = False
+        self._calling, self.window.least = False, 1
         self._closing = self._rides or self.window.sent < len(self.window.current.tokens)
 
     def withdraw(self) -> None:

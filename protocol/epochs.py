@@ -93,11 +93,13 @@ class EdgeWindow:
     """The edge's guesses: the current epoch, which of its nodes were sent, and older epochs that a
     verdict under way may still name.
 
-    ``committed`` is the session's own list of ids, which the window reads and extends.
+    ``committed`` is the session's own list of ids, which the window reads and extends. ``least``:
+    the newest guesses are kept until there are so many; the next frame saves the bytes of theirs.
     """
 
     def __init__(self, committed: list[int], last_epoch: int = 0) -> None:
         self.committed = committed
+        self.least = 1
         self.current = Guesses(last_epoch + 1, len(committed))
         self.sent = 0
         self.announced = False
@@ -149,7 +151,7 @@ class EdgeWindow:
             self._older[self.current.number] = self.current
         number = self.last_announced + 1
         self.current = Guesses(number, len(self.committed))
-        self.sent, self.announced, self.tip = 0, False, ROOT
+        self.sent, self.announced, self.tip, self.least = 0, False, ROOT, 1
         self._forget_settled()
 
     def unsent(self, room: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[SparseRow, ...]]:
@@ -159,6 +161,8 @@ class EdgeWindow:
         What is left waits for the next frame: a token that was drawn is never withheld.
         """
         current, start = self.current, self.sent
+        if len(current.tokens) - start < self.least:
+            return (), (), ()
         tokens = tuple(current.tokens[start : start + max(0, room)])
         rows = tuple(current.rows[start : start + len(tokens)])
         alike = next((i for i, r in enumerate(rows) if r.levels != rows[0].levels), len(tokens))
@@ -198,10 +202,21 @@ class EdgeWindow:
             return False
         self.tip, matched = self.current.follow(self.tip, tokens)
         if matched == len(tokens):
+            if not self.announced and not self.current.rows:
+                self._shorten()
             self._forget_settled()
             return True
         self.restart()
         return False
+
+    def _shorten(self) -> None:
+        """Nobody knows of this epoch yet: let it hang from the committed end."""
+        known, kept = self.current, {self.tip: ROOT}
+        self.current, self.tip = Guesses(known.number, len(self.committed)), ROOT
+        for node, (token, parent) in enumerate(zip(known.tokens, known.parents, strict=True)):
+            if parent in kept:
+                count = len(self.current.tokens)
+                kept[node] = self.current.append(token, count - kept[parent])
 
     def _forget_settled(self) -> None:
         """An older epoch all of whose nodes lie in the committed text can no longer be named."""
