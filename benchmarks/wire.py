@@ -26,6 +26,9 @@ from outrider.simulator.profiles import profile
 from outrider.simulator.traced import independent
 from outrider.simulator.world import World
 
+ANSWERS = 8
+"""Of 100 tokens each, after one of 50."""
+
 SIZE = 151_936
 ALPHA = 0.8
 TLS_RECORD, TCP_SEGMENT = 22, 40
@@ -43,9 +46,9 @@ LENGTHS = (2, 3, 4, 6, 8)
 
 
 def wire(note: Callable[[str], None], *, quick: bool = False) -> dict[str, Any]:
-    """Everything. ``quick``: fewer answers."""
+    """Everything. ``quick``: the codec is timed less often."""
     note("counting bytes of lockstep and adaptive sessions (virtual time, V = 151,936)")
-    counted = _counted(3 if quick else 8)
+    counted = _counted(ANSWERS)
     note("acceptance against bytes of the ratio rule (recorded rows)")
     record = wire_record.load()
     curve = _curve(record)

@@ -111,11 +111,13 @@ class _Costs:
 
         While the news and the next guess travel, the cloud makes ``late`` tokens by itself: guesses
         in these places are of use only as the beginning of what follows. Others may wait for one
-        more where that comes within the same pass.
+        more where that comes within the same pass and the cloud has some in store; not on short
+        links, where it never has many.
         """
-        usual = 2 if self.target >= 2 * self.step else 1
-        late = 0 if seen.emitted == 0 else int((self.rtt + self.step) / self.target)
-        return max(usual, min(LONGEST, late + 1)) if seen.ahead < late else usual
+        late = int((self.rtt + self.step) / self.target)
+        if seen.emitted and seen.ahead < late:
+            return min(LONGEST, late + 1)
+        return 2 if late and self.target >= 2 * self.step and seen.ahead > late + 1 else 1
 
 
 @dataclass(slots=True)

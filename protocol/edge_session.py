@@ -193,7 +193,7 @@ class EdgeSession:
         self.ids.extend(request.ids)
         self.prompt_len = len(self.ids) if request.ids else 0
         self.window.restart()
-        self.phase = Phase.OPENING
+        self.phase, self.objective = Phase.OPENING, request.objective or "balanced"
         self.restores_left = MAX_RESTORES
         self.frames_sent = self.nodes_sent = self.nodes_accepted = self.cached = 0
         self.bytes_up = self.bytes_down = 0

@@ -189,6 +189,17 @@ def test_the_window_covers_the_trip() -> None:
     assert far * 12 >= 60
 
 
+def test_guesses_share_a_message_where_that_costs_nothing() -> None:
+    """Those that will have been overtaken, and those that the cloud has in store already."""
+    for rtt, counts in ((2, [1] * 8), (60, [3, 3, 1, 1, 2, 2, 2, 2])):
+        plans = [settled(Adaptive(), seen(rtt=rtt * MS, ahead=ahead)) for ahead in range(8)]
+        assert [plan.gather for plan in plans] == counts
+    slow = settled(Adaptive(), seen(rtt=60 * MS, step=18 * MS, acceptance=0.95, ahead=7))
+    assert slow.gather == 1  # the next guess comes too late for the same pass
+    begun = settled(Adaptive(), seen(rtt=60 * MS, emitted=0))
+    assert begun.gather == 1  # both ends begin at once
+
+
 def test_a_prompt_that_is_read_too_late() -> None:
     """Two thousand ids at forty a second, for an answer that is over in three."""
     policy = Adaptive()

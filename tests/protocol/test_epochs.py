@@ -75,6 +75,30 @@ class TestEdgeWindow:
         assert window.commit([2, 3])
         assert (window.ahead, window.in_flight, window.committed) == ([4], 1, [1, 2, 3])
 
+    def test_guesses_are_kept_until_there_are_enough(self) -> None:
+        window = EdgeWindow([1])
+        window.least = 3
+        window.extend([2, 3], [-1, 0])
+        assert window.unsent(8) == ((), (), ())
+        window.extend([4], [-1])
+        assert window.unsent(8) == ((2, 3, 4), (), ())
+        window.restart()
+        window.extend([2], [-1])
+        assert window.unsent(8)[0] == (2,)  # what was to be gathered was of another epoch
+
+    def test_what_was_committed_before_it_was_sent_never_leaves(self) -> None:
+        window = EdgeWindow([1])
+        window.extend([2, 3, 8, 4], [-1, 0, 0, 1])  # 2, then 3 and 4, or 8
+        assert window.commit([2])
+        assert (window.current.number, window.current.base, window.tip) == (1, 2, -1)
+        assert window.ahead == [3, 4]
+        assert window.unsent(8) == ((3, 8, 4), (1, 2, 2), ())
+        assert window.commit([8])
+        assert (window.ahead, window.unsent(8)) == ([], ((), (), ()))
+        self.sent(window, 5, 6)
+        assert window.commit([5])
+        assert window.current.base == 3  # the cloud knows it from there
+
     @pytest.mark.parametrize("tokens", [[9], [2, 9], [2, 3, 4]], ids=["wrong", "half", "overtaken"])
     def test_a_text_that_leaves_the_guesses_begins_an_epoch(self, tokens: list[int]) -> None:
         window = EdgeWindow([1])
