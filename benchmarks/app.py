@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +10,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from outrider.benchmarks.compare import compare
 from outrider.benchmarks.endpoint import endpoint
+from outrider.benchmarks.meta import emit
 from outrider.benchmarks.real import real
 
 app = typer.Typer(
@@ -23,6 +24,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on sta
 
 app.command()(real)
 app.command()(endpoint)
+app.command()(compare)
 
 
 @app.callback()
@@ -47,7 +49,7 @@ def quick(
     notes = Console(stderr=True)
     result = asyncio.run(run(draft_max, tokens, prompts, drafter_backend, notes.print))
     if json_output:
-        print(json.dumps(result))
+        emit(result)
         return
     console = Console()
     console.print(quick_table(result))
@@ -113,7 +115,7 @@ def load(
 
         draw_load(result, plot)
     if json_output:
-        print(json.dumps(result))
+        emit(result)
     else:
         Console().print_json(data=result)
     if not result["all_exact"]:
@@ -138,7 +140,7 @@ def sim(
     notes = Console(stderr=True)
     result = run(schedules, notes.print, first=first, workers=workers, record=record or CODE)
     if json_output:
-        print(json.dumps(result))
+        emit(result, range(first, first + schedules))
     else:
         Console().print_json(data=result)
     if result["violations"] or not result["all_exact"]:
@@ -170,7 +172,7 @@ def links(
 
         draw(result, plot)
     if json_output:
-        print(json.dumps(result))
+        emit(result)
     else:
         show(result, Console())
     if not result["summary"]["all_exact"]:
@@ -193,7 +195,7 @@ def quantize(
     notes = Console(stderr=True)
     result = run(notes.print, quick=quick)
     if json_output:
-        print(json.dumps(result))
+        emit(result)
     else:
         Console().print_json(data=result)
 
@@ -218,7 +220,7 @@ def wire(
 
         draw_curve(result["ratio_curve"], plot)
     if json_output:
-        print(json.dumps(result))
+        emit(result)
     else:
         Console().print_json(data=result)
 
@@ -243,7 +245,7 @@ def cosine(
 
         draw_cosine(result, plot)
     if json_output:
-        print(json.dumps(result))
+        emit(result)
     else:
         Console().print_json(data=result)
     if not result["all_exact"]:
@@ -270,7 +272,7 @@ def cos(
 
         draw_speedups(result["rows"], plot)
     if json_output:
-        print(json.dumps(result))
+        emit(result)
     else:
         Console().print_json(data=result)
     if not result["all_exact"]:
@@ -297,6 +299,6 @@ def uara(
 
         draw(result, plot)
     if json_output:
-        print(json.dumps(result))
+        emit(result)
     else:
         Console().print_json(data=result)

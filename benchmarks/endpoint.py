@@ -26,6 +26,7 @@ import typer
 from rich.console import Console
 
 from outrider.benchmarks.embedded import DOMAINS, cloud, models, prompts
+from outrider.benchmarks.meta import emit
 from outrider.edge_client.answer import Answer, Piece
 from outrider.edge_client.client import EdgeClient
 from outrider.edge_client.policy import Fixed
@@ -108,7 +109,7 @@ def endpoint(
     """
     result = asyncio.run(measure(Console(stderr=True).print, quick=quick))
     if json_output:
-        print(json.dumps(result))
+        emit(result)
     else:
         Console().print_json(data=result)
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Column, Table
 
+from outrider.benchmarks.meta import emit
 from outrider.benchmarks.real_parts import EDGE_CTX, PROMPTS
 from outrider.edge_client.adaptive import Adaptive
 from outrider.edge_client.answer import Answer
@@ -76,7 +77,7 @@ def real(
     """
     result = measure(_sayer(), tokens=tokens, answers=answers, others=others)
     if json_output:
-        print(json.dumps(result))
+        emit(result)
         return
     console = Console()
     console.print(
