@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 MAX_LINES = 400
-NOT_PACKAGES = {"tests", "docs", "examples", "typings", "scripts", "build", "dist"}
+NOT_PACKAGES = {"tests", "docs", "examples", "typings", "scripts", "build", "dist", "docker"}
 
 
 def project() -> dict[str, Any]:
