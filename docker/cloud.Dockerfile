@@ -35,7 +35,7 @@ COPY --from=build /opt/outrider /opt/outrider
 COPY docker/health.py /opt/health.py
 ENV PATH=/opt/outrider/bin:$PATH \
     PYTHONUNBUFFERED=1
-USER outrider
+USER 1000:1000
 WORKDIR /home/outrider
 EXPOSE 8471
 # Loading a large target takes minutes; until then /health says 503.

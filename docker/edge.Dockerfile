@@ -23,7 +23,7 @@ COPY docker/health.py /opt/health.py
 ENV PATH=/opt/outrider/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     OMP_NUM_THREADS=1
-USER outrider
+USER 1000:1000
 WORKDIR /home/outrider
 EXPOSE 8080
 HEALTHCHECK --interval=30s --timeout=5s --start-period=60s CMD ["python", "/opt/health.py", "8080"]

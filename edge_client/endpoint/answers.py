@@ -133,10 +133,10 @@ class Answering:
         choice = self._reply.choices[at]
         try:
             async with aclosing(self._service.answer(self._wishes[at])) as events:
-                async for happened, session, cached in events:
+                async for happened, session in events:
                     choice.bytes_up, choice.bytes_down = session.bytes_up, session.bytes_down
                     if isinstance(happened, Answer):
-                        choice.ended, choice.cached = happened, cached
+                        choice.ended = happened
                     yield choice, happened
         except OutriderError as error:
             raise translate(error) from error

@@ -34,7 +34,9 @@ class Metrics:
         self.draft_tokens = counter("spec_decode_num_draft_tokens", "Guesses sent")
         self.accepted = counter("spec_decode_num_accepted_tokens", "Guesses that were right")
         self.prompt = counter("prompt_tokens", "Prompt tokens of all answers")
-        self.cached = counter("cached_prompt_tokens", "Of these, what open sessions had already")
+        self.cached = counter(
+            "cached_prompt_tokens", "Of these, what the cloud had evaluated already"
+        )
         self.generated = counter("generation_tokens", "Tokens of all answers")
         self.passes = counter("target_passes", "Passes of the target for these answers")
         self.up = counter("uplink_bytes", "Draft frames, WebSocket framing included")
@@ -54,14 +56,14 @@ class Metrics:
             "outrider:draft_length", "Frames as planned", registry=self.registry, buckets=LENGTHS
         )
 
-    def answered(self, answer: Answer, cached: int, fallback: str | None) -> None:
+    def answered(self, answer: Answer, fallback: str | None) -> None:
         """Count one answer that came to its end."""
         tokens = len(answer.ids)
         self.drafts.inc(answer.frames)
         self.draft_tokens.inc(answer.drafted)
         self.accepted.inc(answer.accepted)
         self.prompt.inc(len(answer.prompt_ids))
-        self.cached.inc(cached)
+        self.cached.inc(answer.cached)
         self.generated.inc(tokens)
         self.passes.inc(answer.passes or 0)
         self.up.inc(answer.bytes_up)

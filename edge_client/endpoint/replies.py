@@ -28,7 +28,7 @@ def event(data: dict[str, Any]) -> bytes:
 
 @dataclass(slots=True)
 class Choice:
-    """One choice as it grows. ``ended`` is its answer, ``cached`` what of its prompt was there."""
+    """One choice as it grows. ``ended`` is its answer."""
 
     index: int
     calls: CallReader | None
@@ -36,7 +36,6 @@ class Choice:
     text: str = ""
     tool_calls: list[dict[str, Any]] = field(default_factory=list)
     ended: Answer | None = None
-    cached: int = 0
     begun: bool = False
     bytes_up: int = 0
     bytes_down: int = 0
@@ -131,12 +130,12 @@ class Reply:
 
     def usage(self) -> dict[str, Any]:
         """Tokens of the prompts, each counted once, and of all choices."""
-        answers = [(c.ended, c.cached) for c in self.choices if c.ended is not None]
-        prompts = {answer.prompt_ids: cached for answer, cached in reversed(answers)}
+        answers = [c.ended for c in self.choices if c.ended is not None]
+        prompts = {answer.prompt_ids: answer.cached for answer in reversed(answers)}
         prompt = sum(map(len, prompts))
-        emitted = sum(len(answer.ids) for answer, _ in answers)
-        drafted = sum(answer.drafted for answer, _ in answers)
-        accepted = sum(answer.accepted for answer, _ in answers)
+        emitted = sum(len(answer.ids) for answer in answers)
+        drafted = sum(answer.drafted for answer in answers)
+        accepted = sum(answer.accepted for answer in answers)
         return {
             "prompt_tokens": prompt,
             "completion_tokens": emitted,
@@ -150,22 +149,22 @@ class Reply:
 
     def timings(self) -> dict[str, Any]:
         """Counts and milliseconds by llama.cpp's names; of several choices the longest times."""
-        answers = [(c.ended, c.cached) for c in self.choices if c.ended is not None]
-        prompt_ms = max(((a.first_token or a.seconds) * 1e3 for a, _ in answers), default=0.0)
-        whole_ms = max((a.seconds * 1e3 for a, _ in answers), default=0.0)
-        emitted = sum(len(a.ids) for a, _ in answers)
-        prompt = sum(len(a.prompt_ids) - cached for a, cached in answers)
+        answers = [c.ended for c in self.choices if c.ended is not None]
+        prompt_ms = max(((a.first_token or a.seconds) * 1e3 for a in answers), default=0.0)
+        whole_ms = max((a.seconds * 1e3 for a in answers), default=0.0)
+        emitted = sum(len(a.ids) for a in answers)
+        prompt = sum(len(a.prompt_ids) - a.cached for a in answers)
         predicted_ms = max(0.0, whole_ms - prompt_ms)
         return {
-            "cache_n": sum(cached for _, cached in answers),
+            "cache_n": sum(a.cached for a in answers),
             "prompt_n": prompt,
             "prompt_ms": prompt_ms,
             "prompt_per_second": prompt / prompt_ms * 1e3 if prompt_ms else None,
             "predicted_n": emitted,
             "predicted_ms": predicted_ms,
             "predicted_per_second": emitted / predicted_ms * 1e3 if predicted_ms else None,
-            "draft_n": sum(a.drafted for a, _ in answers),
-            "draft_n_accepted": sum(a.accepted for a, _ in answers),
+            "draft_n": sum(a.drafted for a in answers),
+            "draft_n_accepted": sum(a.accepted for a in answers),
         }
 
     # --- chunks -----------------------------------------------------------------------------

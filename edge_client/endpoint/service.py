@@ -18,7 +18,6 @@ from outrider.edge_client.endpoint.wishes import Wish
 from outrider.protocol.edge_session import EdgeSession, Phase
 from outrider.protocol.errors import LinkError, SessionError
 from outrider.protocol.messages import WIRE_VERSION
-from outrider.runtime.lm.base import common_prefix
 
 MOST_WAITING = 256
 """Answers that may wait for a place; a request beyond that is refused."""
@@ -99,8 +98,8 @@ class Service:
             "notices": list(client.notices),
         }
 
-    async def answer(self, wish: Wish) -> AsyncGenerator[tuple[Happening, EdgeSession, int], None]:
-        """What happens to one answer, with its session and how many prompt ids that had already.
+    async def answer(self, wish: Wish) -> AsyncGenerator[tuple[Happening, EdgeSession], None]:
+        """What happens to one answer, with its session.
 
         Closing the generator early cancels the answer at the cloud and frees its place.
 
@@ -136,9 +135,8 @@ class Service:
             self._waiting -= 1
             self.metrics.waiting.dec()
 
-    async def _served(self, wish: Wish) -> AsyncGenerator[tuple[Happening, EdgeSession, int], None]:
+    async def _served(self, wish: Wish) -> AsyncGenerator[tuple[Happening, EdgeSession], None]:
         session, base = self._session(wish)
-        before = list(session.ids)
         self.turns.begin(session.handle, draft=wish.draft)
         stream = cast(
             "AsyncGenerator[Happening, None]",
@@ -148,13 +146,10 @@ class Service:
         try:
             async with aclosing(stream) as events:
                 async for event in events:
-                    cached = base
                     if isinstance(event, Answer):
                         keep = True
-                        shared = common_prefix(before, event.prompt_ids)
-                        cached = base or min(shared, len(event.prompt_ids) - 1)
-                        self.metrics.answered(event, cached, self._fallback(wish, event))
-                    yield event, session, cached
+                        self.metrics.answered(event, self._fallback(wish, event))
+                    yield event, session
         except (SessionError, LinkError):
             raise
         except BaseException:

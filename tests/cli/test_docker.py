@@ -44,7 +44,7 @@ def test_the_recipe(end: str) -> None:
     assert [name for name, _ in steps].count("FROM") == 2
     last = steps[max(i for i, (name, _) in enumerate(steps) if name == "FROM") :]
     after = dict(last)
-    assert after["USER"] == "outrider"
+    assert after["USER"] == "1000:1000"
     names = [name for name, _ in last]
     assert names.index("USER") < names.index("ENTRYPOINT")
     assert "platform" not in FILES[end].read_text("utf-8")  # either architecture

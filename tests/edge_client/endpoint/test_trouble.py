@@ -146,7 +146,8 @@ def test_a_conversation_whose_session_the_cloud_gave_away(written) -> None:
         ask(theirs, [token] * 8)
     more = [*first, *ours.tokenizer.encode(" and more")]
     again = ask(ours, more)
-    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] >= len(first)
+    # The edge has that session still; the cloud reads its text again, and says so.
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
     fresh = written("words that go on, ")
     assert again["choices"][0]["text"] == ask(fresh, more)["choices"][0]["text"]
 
