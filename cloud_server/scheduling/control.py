@@ -25,7 +25,7 @@ class SpeculationControl:
         self.allowed = MOST
 
     def stepped(self, *, backlog: bool) -> None:
-        """A step begins; ``backlog``: a cap leaves requests out or cuts them short."""
+        """A step begins; ``backlog``: even with no more than is allowed it exceeds a cap."""
         if backlog:
             self.allowed = max(LEAST, int(self.allowed * LOWER))
         else:

@@ -58,13 +58,13 @@ class StepScheduler:
         weights = self._weights(asks)
         caps = replace(self.caps, price=PRICE * times.each)
         requests = [ask.request for ask in asks]
-        # Prompts are no backlog: they take what is left, and fewer guesses would not help them.
-        everything = {i: len(r.reach) for i, r in enumerate(requests) if r.rank is not Rank.PREFILL}
-        took, tokens = seconds(requests, everything, times), fed(requests, everything)
+        lengths = self.control.trim([len(r.reach) for r in requests])
         room = min(caps.tokens, caps.memory)
+        took, tokens = _size(requests, lengths, times)
         backlog = took > caps.seconds or tokens > room
         self.control.stepped(backlog=backlog)
-        lengths = self.control.trim([len(r.reach) for r in requests])
+        if backlog:
+            lengths = self.control.trim(lengths)
         busy = took > OPTIONAL_LOAD * caps.seconds or tokens > OPTIONAL_LOAD * room
         kept = [i for i, r in enumerate(requests) if not (busy and r.rank is Rank.OPTIONAL)]
         kept = kept or list(range(len(requests)))
@@ -134,6 +134,17 @@ class StepScheduler:
             },
             now,
         )
+
+
+def _size(
+    requests: Sequence[Request], lengths: Sequence[int], times: StepTime
+) -> tuple[float, int]:
+    """Seconds and tokens of a step with all of them, so many guesses each.
+
+    Prompts are no backlog: they take what is left, and fewer guesses would not help them.
+    """
+    everything = {i: n for i, n in enumerate(lengths) if requests[i].rank is not Rank.PREFILL}
+    return seconds(requests, everything, times), fed(requests, everything)
 
 
 def _weighed(request: Request, weight: float, most: int) -> Request:

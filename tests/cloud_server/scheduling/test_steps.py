@@ -6,8 +6,9 @@ import random
 
 import pytest
 
-from outrider.cloud_server.scheduling.batch import Caps, Rank, Request
+from outrider.cloud_server.scheduling.batch import ROUNDING, Caps, Rank, Request, seconds
 from outrider.cloud_server.scheduling.control import LEAST, MOST, SpeculationControl
+from outrider.cloud_server.scheduling.policies import SchedulerName
 from outrider.cloud_server.scheduling.shares import CEILING, FLOOR, Shares
 from outrider.cloud_server.scheduling.step_time import StepTime
 from outrider.cloud_server.scheduling.steps import Ask, StepScheduler
@@ -113,6 +114,18 @@ def test_bad_guesses_are_paid_for_with_the_own_share() -> None:
     assert charged < 32
 
 
+@pytest.mark.parametrize("name", ["fifo", "cosine"])
+def test_edges_that_offer_too_much_still_have_a_step_filled(name: SchedulerName) -> None:
+    scheduler, times = StepScheduler(name, caps=Caps(seconds=0.4)), a100()
+    asks = [ask(0.98, 16)] * 200  # all together 0.84 s
+    for _ in range(60):
+        choice = scheduler.choose(asks, times)
+        took = seconds([a.request for a in asks], choice, times)
+        assert took <= 0.4 + ROUNDING
+    assert len(choice) == len(asks)
+    assert took > 0.3  # what is allowed stays about the cap, and does not fall to the least
+
+
 def test_optional_rows_stop_under_load() -> None:
     scheduler, times = StepScheduler(caps=Caps(tokens=100)), a100()
     few = [ask()] * 4 + [ask(0, 0, Rank.OPTIONAL)] * 4
@@ -137,7 +150,7 @@ def test_the_load_is_how_right_a_guess_must_be() -> None:
 
 def test_late_answers_weigh_more_than_early_ones() -> None:
     scheduler, times = StepScheduler(), a100()
-    asks = [ask(0.8, 8, pace=(seconds, 100.0)) for seconds in (2.0, 3.0, 4.0) for _ in range(8)]
+    asks = [ask(0.8, 8, pace=(late, 100.0)) for late in (2.0, 3.0, 4.0) for _ in range(8)]
     choice = scheduler.choose(asks, times)
     assert choice[0] < choice[8] < choice[16]
 
