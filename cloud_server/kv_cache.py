@@ -39,15 +39,26 @@ class SlotTable:
 
     def __init__(self, slots: int) -> None:
         self._slots = [Slot(i) for i in range(slots)]
+        self._by_key: dict[bytes, Slot] = {}
 
     def obtain(self, session: CloudSession, now: float) -> Slot | None:
         """The session's slot, or one that can be taken for it; None while all are working."""
-        slot = next((s for s in self._slots if s.session is session), None)
-        if slot is None:
-            slot = self._take(session)
+        slot = self._own(session) or self._take(session)
         if slot is not None:
-            slot.session, slot.used = session, now
+            if slot.session is not session:
+                self._give(slot, session)
+            slot.used = now
         return slot
+
+    def _own(self, session: CloudSession) -> Slot | None:
+        slot = self._by_key.get(session.key)
+        return slot if slot is not None and slot.session is session else None
+
+    def _give(self, slot: Slot, session: CloudSession) -> None:
+        before = slot.session
+        if before is not None and self._by_key.get(before.key) is slot:
+            del self._by_key[before.key]
+        slot.session, self._by_key[session.key] = session, slot
 
     def _take(self, session: CloudSession) -> Slot | None:
         """The longest unused slot, or the one that holds the beginning of the session's text.
@@ -98,7 +109,7 @@ class SlotTable:
 
     def found(self, session: CloudSession) -> int:
         """How many leading ids of a text that is to be evaluated are in the cache."""
-        own = next((s for s in self._slots if s.session is session), None)
+        own = self._own(session)
         if own is not None:
             return self.cached(own, session.ids)
         alike, shared = self._alike(session)
