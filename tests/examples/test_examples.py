@@ -21,6 +21,8 @@ SAYS = {
     "two_devices.py": r"laptop: \d+ guesses.*\nphone:  0 guesses.*\nthe same text: yes",
     "bad_link.py": r"loopback: first .*\ngeo: first token after \d{3,} ms\n"
     r"cut: 1 new link\nthe same text: yes",
+    "group.py": r"gguf \(llama\) \+ model.onnx \(onnx\): \d+ of \d+ .*the same text: yes",
+    "collaborate.py": r"target: .*  0 of ours.*text: yes\n0.9 of ours.*text: no",
     "own_policy.py": r"\d+ guesses in \d+ frames, \d+ accepted",
     "openai_client.py": r"24 tokens of embedded-target",
     "curl.sh": r'"object":"list".*"chat.completion".*data: \[DONE\]',
