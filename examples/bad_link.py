@@ -24,16 +24,16 @@ async def main() -> None:
         for name in ("loopback", "geo"):
             proxy.change(link(name))
             began, first = time.monotonic(), None
-            async for piece in client.stream("The quick brown", max_tokens=20):
+            async for piece in client.stream("The quick brown", max_tokens=120):
                 first = first or time.monotonic() - began
                 if isinstance(piece, Answer):
                     texts.append(piece.text)
                     print(f"{name}: first token after {first * 1e3:.0f} ms")
 
-        # And one that is cut: the answer goes on at the exact token.
+        # And one that is cut in mid answer, which goes on at the exact token.
         proxy.change(link("loopback"))
         text, cut = "", False
-        async for piece in client.stream("The quick brown", max_tokens=20):
+        async for piece in client.stream("The quick brown", max_tokens=120):
             if isinstance(piece, Answer):
                 texts.append(piece.text)
                 print(f"cut: {piece.reconnects} new link")
