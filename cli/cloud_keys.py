@@ -203,7 +203,13 @@ def keys(
     for row in found:
         rest = {k: v for k, v in row.items() if v and k not in ("name", "hash")}
         print(
-            " ".join([str(row["name"]), f"({row['hash']})", *(f"{k}={v}" for k, v in rest.items())])
+            " ".join(
+                [
+                    str(row["name"]),
+                    f"({row['hash']})",
+                    *(f"{k.replace('_', '-')}={v}" for k, v in rest.items()),
+                ]
+            )
         )
 
 

@@ -47,6 +47,7 @@ def write_gguf(
         tensor that does not belong, or no room on the disk. Nothing is left of the file then.
     """
     family = family_of(checkpoint)
+    _gguf()  # everything below needs it: say so before any work
     vocab = vocab or read_vocab(checkpoint.folder, checkpoint.number("vocab_size"))
     names = gguf_names(checkpoint, family.arch)
     shapes = {name: shape for name, shape in checkpoint.shapes() if name in names}

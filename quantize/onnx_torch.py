@@ -19,6 +19,7 @@ from outrider.protocol.errors import BackendError
 from outrider.quantize.checkpoint import Checkpoint
 from outrider.quantize.families import head_size
 from outrider.quantize.torch_model import load_model, torch, transformers
+from outrider.runtime.extras import hint
 
 _BLOCKED = -1e9
 _MIXED = ("gemma2", "gemma3", "gemma3_text")
@@ -70,6 +71,8 @@ def export_with_torch(checkpoint: Checkpoint, out: Path, precision: str) -> None
         with _silence():
             try:
                 _export(checkpoint, plain)
+            except ModuleNotFoundError as error:  # torch needs onnx and onnxscript only here
+                raise BackendError(f"{error.name} is not installed: {hint('quantize')}") from error
             except Exception as error:  # anything that a model's own code may raise when traced
                 line = str(error).strip().partition("\n")[0]
                 raise BackendError(
