@@ -75,7 +75,7 @@ def _problem(checks: Sequence[Check]) -> Check | None:
 
 def _too_much(candidate: Candidate, target: str) -> str | None:
     """Why a model with the right tokenizer is no drafter all the same; None if it is one."""
-    if candidate.path.name == target:
+    if target in (candidate.path.name, candidate.path.stem):
         return "it is the target itself"
     need, free = estimate(candidate.path), memory.available()
     if free is not None and need.total > free:

@@ -117,6 +117,16 @@ def test_which_models_fit(guarded, no_models, altered_pack, models, monkeypatch)
         _choose(small)
 
 
+def test_the_target_is_not_its_own_drafter(models) -> None:
+    from outrider.runtime.doctor.fitting import _too_much
+    from outrider.runtime.doctor.pairs import look
+
+    (file,) = (models / "target").glob("*.gguf")
+    found = look(file)
+    assert _too_much(found, file.stem) == _too_much(found, file.name) == "it is the target itself"
+    assert _too_much(found, "another") is None
+
+
 def test_what_is_written_is_read_back(tmp_path) -> None:
     file = tmp_path / "config.toml"
     values = {"cloud": 'ws://x:1,key="\\', "draft-model": "/tmp/größer 🙂/\t"}
