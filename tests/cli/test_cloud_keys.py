@@ -81,7 +81,9 @@ def test_keys_are_listed_and_withdrawn_without_being_shown(invoke, tmp_path: Pat
     assert (pi["name"], pi["sessions"], pi["draft"], pi["objective"]) == ("pi", 2, 4, "cost")
     assert (pi["tokens_per_minute"], pi["expired"], hut["expires"]) == (900, False, None)
     assert key not in listed.out
-    assert "pi (" in invoke("cloud", "keys", "--api-key-file", file).out
+    plain = invoke("cloud", "keys", "--api-key-file", file).out
+    assert "pi (" in plain
+    assert "tokens-per-minute=900" in plain  # as the key file spells it
     assert invoke("cloud", "revoke", "nobody", "--api-key-file", file).status == exits.USAGE
     assert invoke("cloud", "revoke", "pi", "--api-key-file", file).out.startswith("1 withdrawn")
     (left,) = invoke("cloud", "keys", "--api-key-file", file, "--json").json["keys"]
