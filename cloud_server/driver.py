@@ -21,7 +21,7 @@ from outrider.cloud_server.served import Served
 from outrider.cloud_server.targets.base import Decided, Target
 from outrider.protocol.cloud import CloudConnection
 from outrider.protocol.errors import BackendError, LinkError, OutriderError, SessionError
-from outrider.protocol.messages import Limits, Open
+from outrider.protocol.messages import LEAST_MESSAGE, Limits, Open
 from outrider.protocol.queue import Capacity
 from outrider.protocol.session import Objective
 from outrider.protocol.table import CloudConfig, SessionTable
@@ -35,8 +35,6 @@ from outrider.runtime.text.tokenizer import Tokenizer
 
 AGENT = "outrider-cloud"
 
-LEAST_MESSAGE = 256 << 10
-"""Bytes of a message that are always allowed."""
 _log = logging.getLogger("outrider.cloud")
 
 

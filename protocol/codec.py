@@ -227,6 +227,12 @@ class Codec:
 
     # --- cold -------------------------------------------------------------------------------
 
+    def weight(self, message: m.Message) -> int:
+        """Bytes that a reader's limit on a message is compared with: packed or not, the larger."""
+        ids = getattr(message, "ids", ())
+        plain = msgspec.structs.replace(message, ids=()) if ids else message
+        return max(len(self.encode(message)), len(_encoder.encode(plain)))
+
     def _encode_cold(self, message: m.Message) -> bytes:
         ids = getattr(message, "ids", ())
         self._check_ids(ids)

@@ -31,6 +31,7 @@ from outrider.protocol.fingerprint import (
     differing_specials,
     first_segment,
 )
+from outrider.protocol.fit import Misfit, check_request, missing_rule, too_large
 from outrider.protocol.link import LinkEstimator, PassCurve
 from outrider.protocol.outbox import PART_BYTES, Assembler, Outbox
 from outrider.protocol.traffic import Traffic
@@ -114,7 +115,9 @@ class EdgeMachine:
 
         Raises:
             LocalProtocolError: an answer is under way (cancel it first).
+            SettingError: the request has a number or stops that no cloud would take.
         """
+        check_request(request)
         session.begin(request)
         if self._can_serve(session) and self.state in (State.GREETING, State.READY):
             self._send_open(session)
@@ -271,20 +274,18 @@ class EdgeMachine:
             self.never_draft = differing_specials(self.vocabulary.specials, welcome.specials)
         self._events.append(LinkReady(welcome, self.never_draft))
         for session in self.sessions:
-            self._can_serve(session)
+            if self._can_serve(session) and session.phase is Phase.OPENING and not session.bound:
+                self._send_open(session)
 
     def _can_serve(self, session: EdgeSession) -> bool:
         """Whether the cloud has the rule that an answer asks for; one that it lacks is refused."""
-        request, known = session.request, self.welcome.features if self.welcome else m.FEATURES
-        together = request is not None and request.sampling.collaborate is not None
-        needed = m.COLLABORATE if together else m.RATIO
-        if not session.ratio or needed in known or session.phase is Phase.IDLE:
-            return True
-        message = f"this cloud does not know {needed!r}: leave the option out, or upgrade the cloud"
-        number = session.answer
-        self._events.append(AnswerRefused(session, number, "unsupported", message, None))
+        if why := missing_rule(session, self.welcome):
+            self._refuse(session, why)
+        return why is None
+
+    def _refuse(self, session: EdgeSession, why: Misfit) -> None:
+        self._events.append(AnswerRefused(session, session.answer, why.code, why.message, None))
         session.end()
-        return False
 
     def _mismatched(self, mismatch: m.Mismatch) -> None:
         self._move("mismatch")
@@ -335,7 +336,16 @@ class EdgeMachine:
     # --- sending ----------------------------------------------------------------------------
 
     def _send_open(self, session: EdgeSession) -> None:
-        self._outbox.put(session.open_message(), session.handle)
+        """Open it, unless the cloud cannot read that; what may be too long awaits the welcome."""
+        bound, message = session.bound, session.open_message()
+        welcome = self.welcome if self.state is State.READY else None
+        limit = welcome.limits.max_message if welcome else m.LEAST_MESSAGE
+        if (size := self._codec.weight(message)) <= limit:
+            self._outbox.put(message, session.handle)
+            return
+        session.bound = bound
+        if welcome:
+            self._refuse(session, too_large(size, limit))
 
     def _next_draft(self, now: float) -> bytes | None:
         sessions = self.sessions

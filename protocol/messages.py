@@ -36,6 +36,9 @@ LEAST_FRAME_NODES, LEAST_IN_FLIGHT = 8, 32
 """What every cloud allows of the limits on nodes: an edge that has not been welcomed yet keeps to
 these."""
 
+LEAST_MESSAGE = 256 << 10
+"""Bytes of a message that every cloud takes: before the welcome an edge sends no longer one."""
+
 # What a field of a cold message may hold; anything else is refused when it is read.
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Handle = Annotated[int, msgspec.Meta(ge=0, le=0xFFFF)]

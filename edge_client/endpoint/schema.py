@@ -16,6 +16,9 @@ from outrider.edge_client.endpoint.errors import bad, unsupported
 MAX_CHOICES = 16
 """Most choices of one request, those of all its prompts together."""
 
+MOST_DIGITS = 10
+"""Digits of a token id: the wire's largest id has ten."""
+
 OBJECTIVES = ("latency", "balanced", "cost")
 
 HARMLESS: dict[str, tuple[Any, ...]] = {
@@ -188,8 +191,8 @@ def bias(body: Common) -> tuple[tuple[int, float], ...]:
     """
     found = []
     for key, value in (body.logit_bias or {}).items():
-        if not key.isascii() or not key.isdigit():
-            raise bad(f"logit_bias: {key!r} is not a token id", "logit_bias")
+        if not key.isascii() or not key.isdigit() or len(key) > MOST_DIGITS:
+            raise bad(f"logit_bias: {key[:40]!r} is not a token id", "logit_bias")
         if not -100 <= value <= 100:
             raise bad(f"logit_bias of token {key} is {value}; it must be -100 to 100", "logit_bias")
         found.append((int(key), value))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from outrider.protocol.edge_session import Phase, Request
-from outrider.protocol.errors import LocalProtocolError
+from outrider.protocol.errors import LocalProtocolError, SettingError
 from outrider.protocol.events import (
     AnswerEnded,
     AnswerOpened,
@@ -201,3 +203,38 @@ class TestTheNextAnswer:
         assert pair.machine.failure is None
         pair.settle()
         assert pair.table.sessions == {}
+
+
+class TestAnswersThatDoNotFit:
+    """One connection carries many answers: what would break it for all of them never leaves."""
+
+    def test_a_prompt_larger_than_a_message_is_refused_here(self, pair: ConnectionPair) -> None:
+        other = pair.machine.session()
+        pair.machine.open(other, Request(ids=(1, 2), max_tokens=9))
+        pair.settle()
+        session = pair.machine.session()
+        limit = config().limits.max_message
+        pair.machine.open(session, Request(text="ab" * limit, max_tokens=9))
+        assert refusals(pair.settle()) == ["prompt_too_long"]
+        assert session.phase is Phase.IDLE
+        assert other.phase is Phase.LIVE
+        assert pair.machine.failure is None
+
+    def test_before_the_welcome_a_long_prompt_waits(self) -> None:
+        pair = ConnectionPair()
+        session = pair.machine.session()
+        pair.machine.open(session, Request(text="ab" * (4 << 20), max_tokens=9))
+        pair.connect()
+        assert not session.bound
+        assert refusals(pair.settle()) == ["prompt_too_long"]
+        assert pair.machine.failure is None
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [{"max_tokens": 10**30}, {"max_tokens": 0}, {"stops": ("a" * 5000,)}, {"stops": ("",)}],
+    )
+    def test_values_that_no_cloud_takes(self, pair: ConnectionPair, wrong: dict[str, Any]) -> None:
+        session = pair.machine.session()
+        with pytest.raises(SettingError):
+            pair.machine.open(session, Request(**{"ids": (1,), "max_tokens": 9} | wrong))
+        assert session.phase is Phase.IDLE

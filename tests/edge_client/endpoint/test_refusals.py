@@ -52,6 +52,7 @@ CHATS = {
     "stop is a number": (HELLO | {"stop": 5}, "stop"),
     "too many stops": (HELLO | {"stop": [str(i) for i in range(99)]}, "stop"),
     "bias without an id": (HELLO | {"logit_bias": {"word": 1}}, "logit_bias"),
+    "bias of an endless id": (HELLO | {"logit_bias": {"1" * 5000: 1}}, "logit_bias"),
     "bias too strong": (HELLO | {"logit_bias": {"5": 101}}, "logit_bias"),
     "bias of no token": (HELLO | {"logit_bias": {"999999": 1}}, "logit_bias"),
     "penalties differ": (
