@@ -115,7 +115,7 @@ class EdgeMachine:
 
         Raises:
             LocalProtocolError: an answer is under way (cancel it first).
-            SettingError: the request has a number or stops that no cloud would take.
+            SessionError: the request has a number or stops that no cloud would take.
         """
         check_request(request)
         session.begin(request)

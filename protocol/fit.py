@@ -11,7 +11,7 @@ from typing import NamedTuple
 from outrider.protocol import messages as m
 from outrider.protocol.admission import MAX_STOP_CHARS, MAX_STOPS
 from outrider.protocol.edge_session import EdgeSession, Phase, Request
-from outrider.protocol.errors import SettingError
+from outrider.protocol.errors import SessionError
 
 MOST_TOKENS = 2**63 - 1
 """The largest count that the wire has."""
@@ -28,15 +28,18 @@ def check_request(request: Request) -> None:
     """Refuse what no cloud would take, before anything is begun.
 
     Raises:
-        SettingError: ``max_tokens`` or the stops are out of bounds.
+        SessionError: ``max_tokens`` or the stops are out of bounds.
     """
     if not 0 < request.max_tokens <= MOST_TOKENS:
-        raise SettingError(f"max_tokens is {request.max_tokens}; it must be 1 to {MOST_TOKENS}")
+        raise SessionError(
+            f"max_tokens is {request.max_tokens}; it must be 1 to {MOST_TOKENS}", code="max_tokens"
+        )
     stops = request.stops
     if "" in stops or len(stops) > MAX_STOPS or sum(map(len, stops)) > MAX_STOP_CHARS:
-        raise SettingError(
+        raise SessionError(
             f"stop strings must not be empty; at most {MAX_STOPS} of {MAX_STOP_CHARS} "
-            "characters in all are allowed"
+            "characters in all are allowed",
+            code="stops",
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from outrider.protocol.edge_session import Phase, Request
-from outrider.protocol.errors import LocalProtocolError, SettingError
+from outrider.protocol.errors import LocalProtocolError, SessionError
 from outrider.protocol.events import (
     AnswerEnded,
     AnswerOpened,
@@ -235,6 +235,6 @@ class TestAnswersThatDoNotFit:
     )
     def test_values_that_no_cloud_takes(self, pair: ConnectionPair, wrong: dict[str, Any]) -> None:
         session = pair.machine.session()
-        with pytest.raises(SettingError):
+        with pytest.raises(SessionError):
             pair.machine.open(session, Request(**{"ids": (1,), "max_tokens": 9} | wrong))
         assert session.phase is Phase.IDLE
