@@ -217,9 +217,10 @@ class EdgeClient:
             self._show_ahead.add(session)
         self.courier.needed.set()
         shown = self._shown(session, request)
-        self.machine.open(session, request)
-        self._talk()
         try:
+            self.machine.open(session, request)
+            self._talk()
+            self._hear()  # what is refused here is over, and no message will say so
             while not shown.ended:
                 for item in shown.take(await self._heard_from(queue)):
                     yield item

@@ -99,6 +99,7 @@ COMPLETIONS = {
     "truth": ({"prompt": [True]}, "prompt"),
     "an object": ({"prompt": {}}, "prompt"),
     "too many choices": ({"prompt": ["a"] * 9, "n": 2}, "n"),
+    "more than a message": ({"prompt": "".join(map(str, range(150_000)))}, "messages"),
     "suffix": ({"prompt": "Hello", "suffix": "!"}, "suffix"),
     "echo": ({"prompt": "Hello", "echo": True}, "echo"),
     "best_of": ({"prompt": "Hello", "best_of": 2}, "best_of"),
