@@ -97,6 +97,7 @@ def pack(
     from outrider.quantize.text import read_texts
     from outrider.runtime.hub.resolve import resolve
 
+    _check_out(out)
     kinds = [check_kind(kind) for kind in type or ([] if onnx else ["Q4_K_M"])]
     found = resolve(source)
     if found.suffix == ".gguf":
@@ -123,6 +124,16 @@ def pack(
             progress=bars.report,
         )
     _show(out, made, json=json)
+
+
+def _check_out(out: Path) -> None:
+    """Raises SettingError where no folder can be made, before any work."""
+    from outrider.protocol.errors import SettingError
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingError(f"--out {out} cannot be written: {error.strerror or error}") from error
 
 
 def _weighed_by(text: Path | None) -> dict[str, Any] | None:

@@ -54,6 +54,8 @@ def test_a_pack_and_its_report(drafter: Path, tmp_path: Path, invoke: Invoke) ->
         (["nowhere-to-be-found/", "--out", "x"], exits.FAILED, "no such file or folder"),
         (["FOLDER", "--type", "Q9", "--out", "x"], exits.USAGE, "'Q9' is not known"),
         (["FOLDER", "--imatrix", "absent.txt", "--out", "x"], exits.USAGE, "cannot read absent"),
+        (["FOLDER", "--out", "/proc/x"], exits.USAGE, "--out /proc/x cannot be written"),
+        (["FOLDER", "--out", "FOLDER/config.json"], exits.USAGE, "cannot be written"),
         (["shrink", "FOLDER", "--layers", "9", "--out", "x"], exits.USAGE, "the model has 2"),
         (
             ["distil", "FOLDER", "--target", "FOLDER", "--loss", "mse", "--out", "x"],
@@ -73,7 +75,7 @@ def test_mistakes(
     invoke: Invoke,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    given = [str(drafter) if word == "FOLDER" else word for word in arguments]
+    given = [word.replace("FOLDER", str(drafter)) for word in arguments]
     result = invoke("quantize", *given)
     assert result.status == status
     assert words in result.err

@@ -218,12 +218,12 @@ def test_why_nothing_was_drafted(run, invoke, cloud, monkeypatch: pytest.MonkeyP
 def test_settings_are_checked_before_anything_is_loaded(
     invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from outrider.cli import edge
+    from outrider.cli import drafters, edge
 
     def load(*_: object, **__: object) -> None:
         raise AssertionError("loaded")
 
-    monkeypatch.setattr(edge, "load_lm", load)
+    monkeypatch.setattr(drafters, "load_drafter", load)
     monkeypatch.setattr(edge, "load_tokenizer", load)
     for args, words in (
         (["--cloud", "http://x"], "ws://"),
