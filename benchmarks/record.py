@@ -3,8 +3,9 @@
 ``python -m outrider.benchmarks.record embedded|qwen`` writes JSON files into ``records/``. The
 target writes an answer by itself, greedily or by the coupled rule; then the drafter guesses each
 token of it from what stands before (teacher-forced), by the same rule with the same noise. Kept for
-each position: whether the guess was right, the drafter's own probability of its guess, and the rank
-of the target's token in the drafter's row. Ids are renumbered in order of appearance.
+each position: whether the guess was right, whether the runner-up was, the drafter's own
+probability of its guess, by how much its score led, and the rank of the target's token in the
+drafter's row. Ids are renumbered in order of appearance.
 """
 
 from __future__ import annotations
@@ -80,10 +81,12 @@ class Pair:
             ids.append(token)
             row = self.target.feed([token])[-1]
         rows = follow(self.drafter, ids[:-1], rows=len(ids) - start)
-        right, confidence, rank = [], [], []
+        right, second, confidence, lead, rank = [], [], [], [], []
         for i, row in enumerate(rows, start):
             guess = propose(row[:usable], sampling, ids[:i], start, usable)
             right.append("01"[guess.id == ids[i]])
+            second.append("01"[guess.second == ids[i]])
+            lead.append(round(min(99.0, guess.lead), 3))
             confidence.append(round(float(guess.confidence), 3))
             rank.append(int((row[:usable] > row[ids[i]]).sum()))
         numbers: dict[int, int] = {}
@@ -92,7 +95,9 @@ class Pair:
             "prompt": small[:start],
             "tokens": small[start:],
             "right": "".join(right),
+            "second": "".join(second),
             "confidence": confidence,
+            "lead": lead,
             "rank": rank,
         }
 
@@ -111,7 +116,9 @@ def load(name: str) -> Record:
             prompt=tuple(answer["prompt"]),
             tokens=tuple(answer["tokens"]),
             right=tuple(flag == "1" for flag in answer["right"]),
+            second=tuple(flag == "1" for flag in answer["second"]),
             confidence=tuple(answer["confidence"]),
+            lead=tuple(answer["lead"]),
         )
         for answer in json.loads(text)["answers"]
     ]

@@ -146,6 +146,14 @@ PICOSPEC = Strategy(
 )
 
 STREAMING = Strategy("streaming", "streaming", Plan(1, 16), "latency", LOOKUP)
+BRANCH_CACHE = Strategy(
+    "branch-cache",
+    "streaming",
+    Plan(1, 16, branch=8),
+    "latency",
+    LOOKUP,
+    deviation="Guesses for refusals are kept at the cloud, where no trip has to be made for them.",
+)
 ADAPTIVE = Strategy("adaptive", "adaptive", None, "latency", LOOKUP)
 
 
@@ -159,6 +167,7 @@ def table(machine: Machine) -> list[Strategy]:
         pearl(machine),
         PICOSPEC,
         STREAMING,
+        BRANCH_CACHE,
         ADAPTIVE,
         replace(ADAPTIVE, name="adaptive (balanced)", objective="balanced"),
         replace(ADAPTIVE, name="adaptive (cost)", objective="cost"),

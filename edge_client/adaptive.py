@@ -47,6 +47,10 @@ SAVING = 1.2
 FRAME_SHARE = 0.05
 """A streamed frame may take this share of a pass to fill: finer ones cost packets, not time."""
 
+BRANCH, QUICK = 8, 6
+"""Guesses that may stand beside the chain in one place, where a pass is so many draft steps or
+more: with fewer the drafter is busy with the chain all the time (docs/benchmarks.md)."""
+
 LONGEST = 16
 HYSTERESIS = 1.1
 """A new draft length must be predicted to be so much better to replace the present one."""
@@ -220,7 +224,9 @@ class Adaptive(Policy):
         window = max(2, min(covers, likely, 2 * self._longest))
         frame = max(1, min(8, int(FRAME_SHARE * costs.target / max(1e-6, costs.step))))
         self.reason = f"streaming, {frame} a frame, {window} ahead"
-        return Plan(frame, max(window, frame), self._floor, costs.gather(seen))
+        quick = seen.draft_step is not None and QUICK * costs.step < costs.target
+        branch, gather = BRANCH if quick else 0, costs.gather(seen)
+        return Plan(frame, max(window, frame), self._floor, gather, branch)
 
     def _lockstep(self, costs: _Costs, memory: _Memory) -> Plan:
         """The longest draft whose speed is nearly the best: the fewest passes a token."""

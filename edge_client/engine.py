@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from outrider.edge_client.branches import Branches, Pace, Side, Trust, places
 from outrider.edge_client.decisions import DecisionLog
 from outrider.edge_client.policy import Observed, Plan, Policy
 from outrider.edge_client.ratio import Rows
@@ -32,6 +33,13 @@ in the next session."""
 
 STEP_GAIN = 1 / 8
 
+SUREST = 0.98
+READING = 0.25
+"""Time of an id that is read along with others, in draft steps, until it is known."""
+
+LITTLE = 2
+"""Ids that are read along with a guess in about the time of the guess alone."""
+
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
@@ -48,6 +56,7 @@ class DraftWork:
     """Guess up to ``count`` tokens after ``ids``, for epoch ``epoch`` of answer ``answer``.
 
     ``budget``: under the ratio rule, how much of the drafter's distributions is sent along.
+    ``side``: beside the chain, ``ids`` ending with the runner-up there.
     """
 
     session: EdgeSession
@@ -64,6 +73,8 @@ class DraftWork:
     gather: int = 1
     budget: Budget | None = None
     standing: Standing = Standing()  # noqa: RUF009 - frozen
+    behind: int = 1
+    side: Side | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +87,15 @@ Work = Prefill | DraftWork | Idle
 
 @dataclass(slots=True)
 class EdgeStats:
-    """What the drafter did: guesses made, guesses dropped because their epoch was over, seconds."""
+    """What the drafter did: guesses made, guesses dropped because their epoch was over, seconds.
+
+    ``branches`` were made beside the chain, ``hits`` of them were where the text went on.
+    """
 
     drafted: int = 0
     dropped: int = 0
+    branches: int = 0
+    hits: int = 0
     draft_seconds: float = 0.0
     prefilled: int = 0
     prefill_seconds: float = 0.0
@@ -124,12 +140,17 @@ class EdgeEngine:
         self.usual: float | None = None
         self._done_with: dict[int, tuple[int, int, int]] = {}
         self._unsure: set[int] = set()
+        self._trust = Trust()
+        self._branches: dict[int, Branches] = {}
 
     def next(self, now: float) -> Work:
         """The drafter's next work, sessions in turn."""
         if self.failed is not None:
             return Idle()
         sessions = self.machine.sessions
+        if len(self._branches) > len(sessions):  # some were closed
+            open_ones = {session.handle for session in sessions}
+            self._branches = {h: b for h, b in self._branches.items() if h in open_ones}
         for i in range(len(sessions)):
             at = (self._turn + i) % len(sessions)
             work = self._plan(sessions[at], now)
@@ -146,14 +167,23 @@ class EdgeEngine:
             return None
         ahead = session.window.ahead
         ids = (*session.ids, *ahead)
+        branches = self._branches.setdefault(session.handle, Branches(self._trust))
+        self.stats.hits += branches.settle(session.answer, session.ids, ahead, now)
         behind = self.drafter.behind(ids)
         plan = self._observe(session, behind, now)
         count = min(plan.frame, plan.window - len(ahead), self._room(session, len(ahead)))
         if plan.frame == 0 or (count <= 0 and not ahead):
             session.stop_riding()  # said once: the cloud need not wait for us
             return None
-        if count <= 0 or self._done_with.get(session.handle) == _place(session):
+        if self._done_with.get(session.handle) == _place(session):
+            count = 0
+        longest = plan.branch if behind <= self._chunk() and not session.ratio else 0
+        side = self._side(session, longest, now, away=max(0, behind - 1), going_on=count > 0)
+        if side is not None or count <= 0:
             session.window.least = 1  # what was kept leaves now
+        if side is not None:
+            ids, count = (*ids[: side.index], side.second), side.count
+        elif count <= 0:
             if not ahead:  # all that was guessed is committed, and no more will come from here
                 session.stop_riding()
             return None
@@ -177,6 +207,26 @@ class EdgeEngine:
             gather=plan.gather,
             budget=self._rows.budget(session, self.machine.link) if session.ratio else None,
             standing=stand(session, self.machine, self.usual),
+            behind=self.drafter.behind(ids),
+            side=side,
+        )
+
+    def _side(
+        self, session: EdgeSession, longest: int, now: float, *, away: int, going_on: bool
+    ) -> Side | None:
+        """Where beside the chain the next guesses are of more use, if anywhere."""
+        link, step = self.machine.link, self._step
+        room = session.max_in_flight - session.window.in_flight - longest - 1
+        if not longest or room < 0 or step is None or link.target is None or not session.judged:
+            return None
+        read = 1 / self._prefill_rate if self._prefill_rate else READING * step
+        return self._branches[session.handle].best(
+            Pace(step, read, link.target, link.srtt or 0.0),
+            now,
+            min(SUREST, session.right / session.judged),
+            longest,
+            away=away,
+            going_on=going_on,
         )
 
     def _observe(self, session: EdgeSession, behind: int, now: float) -> Plan:
@@ -237,7 +287,7 @@ class EdgeEngine:
         elif isinstance(work, Prefill):
             self._prefilled(work, seconds)
         elif result is not None:
-            self._drafted(work, result, seconds)
+            self._drafted(work, result, seconds, now)
 
     def _prefilled(self, work: Prefill, seconds: float) -> None:
         self.stats.prefilled += work.count
@@ -245,15 +295,15 @@ class EdgeEngine:
         if seconds > 0:
             self._prefill_rate = work.count / seconds
 
-    def _drafted(self, work: DraftWork, guess: Guess, seconds: float) -> None:
+    def _drafted(self, work: DraftWork, guess: Guess, seconds: float, now: float) -> None:
         self.stats.drafted += len(guess.tokens)
         self.stats.draft_seconds += seconds
         if guess.tokens:
-            step = seconds / guess.depth
-            known = step if self._step is None else self._step
-            self._step = known + STEP_GAIN * (step - known)
+            self._timed(work, guess.depth, seconds)
         session = work.session
         ahead = self._still_ahead(work, guess)
+        if ahead is None and work.side is not None and self._beside(work, work.side, guess, now):
+            return
         if ahead is None:
             self.stats.dropped += len(guess.tokens)
             return
@@ -270,12 +320,42 @@ class EdgeEngine:
             outstanding = len(session.window.ahead) + ahead.depth
             ended = self._room(session, outstanding) <= 0  # no further guess could matter
             full = short or ended or outstanding >= work.window
+            added = places(len(session.ids) + len(session.window.ahead), ahead, now)
             session.window.least = 1 if full else work.gather
             session.guess(tokens, ahead.rows, parents=ahead.parents, full=full)
+            if known := self._branches.get(session.handle):
+                known.extended(added)
         elif not guess.tokens and not session.window.ahead:
             session.stop_riding()  # too unsure to guess here: the cloud goes on alone
         if short:
             self._done_with[session.handle] = _place(session)
+
+    def _beside(self, work: DraftWork, side: Side, guess: Guess, now: float) -> bool:
+        """Guesses beside the chain, if their place is still to be judged."""
+        session = work.session
+        ahead = session.window.ahead
+        before = (*session.ids, *ahead)[: side.index]
+        same = session.may_guess and session.answer == work.answer
+        at = side.index - len(session.ids)
+        if not same or not 0 <= at < len(ahead) or before != work.ids[:-1]:
+            return False
+        if ahead[at] == side.second:
+            return False
+        session.window.branch(at, (side.second, *guess.tokens))
+        self._branches[session.handle].branched(side.index, places(len(work.ids), guess, now))
+        self.stats.branches += 1
+        return True
+
+    def _timed(self, work: DraftWork, count: int, seconds: float) -> None:
+        """A sample of the draft step, unless it is not known how much of it was reading."""
+        reading = max(0, work.behind - 1)
+        if self._prefill_rate is not None:
+            seconds -= reading / self._prefill_rate
+        elif reading > LITTLE:
+            return
+        step = max(0.0, seconds) / count
+        known = step if self._step is None else self._step
+        self._step = known + STEP_GAIN * (step - known)
 
     def _still_ahead(self, work: DraftWork, guess: Guess) -> Guess | None:
         """The guesses beyond where the text is by now; None if it went another way.
@@ -290,6 +370,8 @@ class EdgeEngine:
         now, then = (*session.ids, *session.window.ahead), work.ids
         if now[: len(then)] != then[: len(now)]:
             return None
+        if len(now) < len(then) and work.side is not None:
+            return None  # the chain's guess at that place is as likely as it was
         if len(now) < len(then):  # begun again before what was ahead then: that is as good as ever
             guess = guess.after(then[len(now) :])
         return guess.below(now[len(then) :])
@@ -297,12 +379,13 @@ class EdgeEngine:
     def wanted(self, work: DraftWork) -> bool:
         """The work's epoch is still the session's, and nothing was guessed in it meanwhile."""
         session = work.session
-        return (
-            session.may_guess
-            and session.answer == work.answer
-            and session.window.current.number == work.epoch
-            and len(session.ids) + len(session.window.ahead) == len(work.ids)
-        )
+        if not session.may_guess or session.answer != work.answer:
+            return False
+        text = (*session.ids, *session.window.ahead)
+        if work.side is None:
+            return session.window.current.number == work.epoch and text == work.ids
+        before = len(work.ids) - 1
+        return len(session.ids) <= len(work.ids) and text[:before] == work.ids[:before]
 
     def _fail(self, error: BackendError) -> None:
         """The drafter is gone: every answer goes on as plain cloud streaming."""

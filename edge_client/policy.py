@@ -47,13 +47,15 @@ class Plan:
     """Guesses a frame, guesses outstanding at most, and the confidence under which to stop.
 
     ``frame`` 0 is plain cloud streaming: do not draft. Guesses are kept until ``gather`` of them
-    can leave in one message, or no more will follow.
+    can leave in one message, or no more will follow. ``branch``: guesses that may stand beside
+    the chain in one place, in case it is refused there (:mod:`outrider.edge_client.branches`).
     """
 
     frame: int
     window: int
     floor: float = 0.0
     gather: int = 1
+    branch: int = 0
 
 
 class Policy(ABC):

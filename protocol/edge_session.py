@@ -16,7 +16,7 @@ from typing import Any
 
 from outrider.protocol.decoding.row import SparseRow
 from outrider.protocol.decoding.sampling import Sampling
-from outrider.protocol.epochs import ROOT, EdgeWindow
+from outrider.protocol.epochs import EdgeWindow
 from outrider.protocol.errors import LocalProtocolError, RemoteProtocolError
 from outrider.protocol.events import AnswerOpened, Committed, Event
 from outrider.protocol.link import LinkEstimator
@@ -157,7 +157,7 @@ class EdgeSession:
         drawn = len(tokens) if self.ratio else 0
         if not self.may_guess or len(rows) != drawn or (parents and drawn):
             raise LocalProtocolError("a guess without an answer under way, or without its row")
-        self.window.extend(tokens, parents or range(ROOT, len(tokens) - 1), rows)
+        self.window.extend(tokens, parents, rows)
         self._full = full
         self._closing = False
 
@@ -377,14 +377,14 @@ class EdgeSession:
         limit = self.request.max_tokens if self.request else 0
         if self.emitted + len(tokens) > limit:
             raise RemoteProtocolError(f"an answer of more than the {limit} tokens asked for")
-        start, guesses = len(self.ids), self.window.current
-        node, matched = guesses.follow(self.window.tip, tokens)
-        refused = tuple(guesses.first(node)[0])
+        start, hits = len(self.ids), self.window.hits(tokens)
+        node, matched = self.window.current.follow(self.window.tip, tokens)
+        refused = tuple(self.window.current.first(node)[0])
         alive = self.window.commit(tokens, own=self.ratio and accepted < len(tokens))
         self.nodes_accepted += accepted
         refused = () if alive else refused
         judged = matched + bool(refused)
-        self.right = FORGETTING**judged * self.right + matched
+        self.right = FORGETTING**judged * self.right + matched - hits
         self.judged = FORGETTING**judged * self.judged + judged
         self._since_restore += len(tokens)
         if self._since_restore >= RESTORE_PAYS:

@@ -9,84 +9,12 @@ so far.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 
 from outrider.protocol.decoding.row import SparseRow
 from outrider.protocol.decoding.trees import is_chain
-from outrider.protocol.errors import RemoteProtocolError
-
-ROOT = -1
-"""The base itself, counted as the node before node 0."""
-
-
-@dataclass(slots=True)
-class Guesses:
-    """The nodes of one epoch, as both ends keep them.
-
-    ``parents[i]`` is a node sent before i, or ``ROOT``; ``tokens[i]`` stands at sequence index
-    ``positions[i]``, the base being the index of the first guess. ``children`` maps a node to the
-    nodes under it by token: a second equal guess under one parent is the peer's mistake. Under the
-    ratio rule ``rows[i]`` is what node i was drawn from; otherwise there are none.
-    """
-
-    number: int
-    base: int
-    tokens: list[int] = field(default_factory=list)
-    parents: list[int] = field(default_factory=list)
-    positions: list[int] = field(default_factory=list)
-    children: dict[int, dict[int, int]] = field(default_factory=dict)
-    rows: list[SparseRow] = field(default_factory=list)
-
-    def append(self, token: int, delta: int = 1) -> int:
-        """Add a node whose parent was sent ``delta`` before it; the new node's number.
-
-        Raises:
-            RemoteProtocolError: the parent would lie before the base, or the guess is a repeat.
-        """
-        node = len(self.tokens)
-        parent = node - delta
-        if delta < 1 or parent < ROOT:
-            raise RemoteProtocolError(f"node {node} of epoch {self.number} has no such parent")
-        under = self.children.setdefault(parent, {})
-        if token in under:
-            raise RemoteProtocolError(
-                f"node {node} of epoch {self.number} repeats node {under[token]}"
-            )
-        under[token] = node
-        self.tokens.append(token)
-        self.parents.append(parent)
-        self.positions.append(self.position(parent) + 1)
-        return node
-
-    def position(self, node: int) -> int:
-        """Sequence index of a node; of the root, that of the last committed id before the base."""
-        return self.base - 1 if node == ROOT else self.positions[node]
-
-    def path(self, node: int, start: int) -> list[int]:
-        """Tokens on the way to ``node`` at indices from ``start`` (at least the base) on."""
-        tokens = []
-        while node != ROOT and self.positions[node] >= start:
-            tokens.append(self.tokens[node])
-            node = self.parents[node]
-        return tokens[::-1]
-
-    def first(self, node: int) -> tuple[list[int], int]:
-        """The first-sent guess below ``node``, below that, and so on; and the last of them."""
-        tokens = []
-        while under := self.children.get(node):
-            node = next(iter(under.values()))
-            tokens.append(self.tokens[node])
-        return tokens, node
-
-    def follow(self, node: int, tokens: Sequence[int]) -> tuple[int, int]:
-        """Walk down from ``node`` along ``tokens``; (deepest node reached, tokens matched)."""
-        for count, token in enumerate(tokens):
-            below = self.children.get(node, {}).get(token)
-            if below is None:
-                return node, count
-            node = below
-        return node, len(tokens)
+from outrider.protocol.errors import LocalProtocolError, RemoteProtocolError
+from outrider.protocol.guesses import ROOT, Guesses
 
 
 class EdgeWindow:
@@ -105,6 +33,7 @@ class EdgeWindow:
         self.announced = False
         self.tip = ROOT
         self._older: dict[int, Guesses] = {}
+        self._sides: set[int] = set()
 
     @property
     def last_announced(self) -> int:
@@ -120,21 +49,45 @@ class EdgeWindow:
         return self.current.first(self.tip)[0]
 
     def extend(
-        self, tokens: Sequence[int], parents: Sequence[int], rows: Sequence[SparseRow] = ()
+        self, tokens: Sequence[int], parents: Sequence[int] = (), rows: Sequence[SparseRow] = ()
     ) -> None:
         """Append a tree of guesses after the chain ahead: ``parents[i]`` is an earlier one or ROOT.
 
-        A guess that stands there already is not made again.
+        Without parents they are a chain. A guess that stands there already is not made again.
         """
         end = self.current.first(self.tip)[1]
         nodes: list[int] = []
-        for token, parent in zip(tokens, parents, strict=True):
+        for token, parent in zip(tokens, parents or range(ROOT, len(tokens) - 1), strict=True):
             above = end if parent == ROOT else nodes[parent]
             known = self.current.children.get(above, {}).get(token)
             if known is None:
                 known = self.current.append(token, len(self.current.tokens) - above)
             nodes.append(known)
         self.current.rows.extend(rows)
+
+    def branch(self, ahead: int, tokens: Sequence[int]) -> None:
+        """Other guesses for what comes after the first ``ahead`` of the chain ahead.
+
+        Raises:
+            LocalProtocolError: no guess stands there, or the same one, or guesses go with rows.
+        """
+        current = self.current
+        node, _ = current.follow(self.tip, self.ahead[: max(0, ahead)])
+        under = current.children.get(node, {})
+        if not 0 <= ahead < len(self.ahead) or tokens[0] in under or current.rows:
+            raise LocalProtocolError(f"no branch with {tokens[0]} after {ahead} guesses")
+        self._sides.add(len(current.tokens))
+        for token in tokens:
+            node = current.append(token, len(current.tokens) - node)
+
+    def hits(self, tokens: Sequence[int]) -> int:
+        """How many of the chain's guesses these tokens refuse by going on with a branch's."""
+        node, _ = self.current.follow(self.tip, tokens)
+        hits = 0
+        while node != self.tip:
+            hits += node in self._sides
+            node = self.current.parents[node]
+        return hits
 
     @property
     def in_flight(self) -> int:
@@ -152,6 +105,7 @@ class EdgeWindow:
         number = self.last_announced + 1
         self.current = Guesses(number, len(self.committed))
         self.sent, self.announced, self.tip, self.least = 0, False, ROOT, 1
+        self._sides = set()
         self._forget_settled()
 
     def unsent(self, room: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[SparseRow, ...]]:
@@ -217,6 +171,7 @@ class EdgeWindow:
             if parent in kept:
                 count = len(self.current.tokens)
                 kept[node] = self.current.append(token, count - kept[parent])
+        self._sides = {kept[node] for node in self._sides if node in kept}
 
     def _forget_settled(self) -> None:
         """An older epoch all of whose nodes lie in the committed text can no longer be named."""

@@ -75,6 +75,15 @@ class Conversation:
         return not self.turns and all(answer.ends for answer in self.answers)
 
 
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """Work of the drafter that is under way until ``due``."""
+
+    work: Prefill | DraftWork
+    result: Guess | BackendError | None
+    due: float
+
+
 class SimEdge:
     """Runs the drafter's work, moves the link's bytes, connects again when that is lost."""
 
@@ -101,6 +110,7 @@ class SimEdge:
         self._connecting = False
         self._alarm = Alarm(agenda, self._timeout)
         self._engine: EdgeEngine | None = None
+        self._task: _Task | None = None
         if settings.drafter is not None:
             self._drafter = models.drafter(world, settings.drafter)
             policy = models.policy(settings.drafter)
@@ -221,6 +231,7 @@ class SimEdge:
         if wire is self.wire:
             self.machine.receive(data, self._agenda.now)
             self._dispatch()
+            self._interrupt()
             self.poke()
 
     def _pump(self) -> None:
@@ -265,7 +276,25 @@ class SimEdge:
             return
         result, seconds = self._run(work)
         self.busy = True
-        self._agenda.after(seconds, lambda: self._worked(work, result))
+        self._task = task = _Task(work, result, self._agenda.now + seconds)
+        self._agenda.after(seconds, lambda: self._worked(task))
+
+    def _interrupt(self) -> None:
+        """As a driver does: guesses that are not wanted any more stop after the one under way."""
+        task = self._task
+        if task is None or self._engine is None or not isinstance(task.work, DraftWork):
+            return
+        if not isinstance(task.result, Guess) or self._engine.wanted(task.work):
+            return
+        if task.result.seconds or task.result.parents:
+            return  # a group's rounds are not cut short
+        step, made = self._costs.draft_step, len(task.result.tokens)
+        # The last guess comes at the end, each before it a step earlier.
+        late = min(made - 1, int((task.due - self._agenda.now) / step + 1e-9)) if step else 0
+        if late > 0:
+            kept = task.result.first(made - late)
+            self._task = sooner = _Task(task.work, kept, task.due - late * step)
+            self._agenda.at(sooner.due, lambda: self._worked(sooner))
 
     def _run(self, work: Prefill | DraftWork) -> tuple[Guess | BackendError | None, float]:
         """The drafter's result and how long it takes."""
@@ -293,10 +322,12 @@ class SimEdge:
         steps = max(1, guess.depth) * self._costs.draft_step
         return guess, steps + max(0, fed - 1) * self._costs.draft_prefill
 
-    def _worked(self, work: Prefill | DraftWork, result: Guess | BackendError | None) -> None:
+    def _worked(self, task: _Task) -> None:
         assert self._engine is not None
-        self.busy = False
-        self._engine.done(work, result, self._agenda.now)
+        if task is not self._task:
+            return  # it was cut short
+        self.busy, self._task = False, None
+        self._engine.done(task.work, task.result, self._agenda.now)
         self.poke()
 
     @property

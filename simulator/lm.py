@@ -92,4 +92,4 @@ class ScriptedModels:
 
     def policy(self, settings: DrafterSettings) -> Policy:
         """One plan, always."""
-        return Steady(Plan(settings.frame, settings.window, settings.floor))
+        return Steady(Plan(settings.frame, settings.window, settings.floor, branch=settings.branch))

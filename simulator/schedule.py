@@ -49,6 +49,9 @@ def nasty(seed: int) -> WorldSettings:
     rng = random.Random(seed)
     size = rng.choice((2, 8, 16, 16))
     edges = tuple(_edge(rng, size) for _ in range(rng.choice((1, 1, 1, 2))))
+    edges = tuple(
+        _beside(edge, random.Random(f"beside {seed} {i}")) for i, edge in enumerate(edges)
+    )
     users = sum(len(edge.sessions) for edge in edges)
     cap = rng.choice((0.05, 0.3, 1.0))
     return WorldSettings(
@@ -93,6 +96,13 @@ def _edge(rng: random.Random, size: int) -> EdgeSettings:
         back_off=rng.choice((0.0, 0.05, 0.5)),
         part_bytes=rng.choice((16, 16_384)),
     )
+
+
+def _beside(edge: EdgeSettings, rng: random.Random) -> EdgeSettings:
+    """The same edge, which may guess beside its chain too."""
+    if edge.drafter is None:
+        return edge
+    return replace(edge, drafter=replace(edge.drafter, branch=rng.choice((0, 2, 6))))
 
 
 def _drafter(rng: random.Random) -> DrafterSettings:

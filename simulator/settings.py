@@ -70,13 +70,17 @@ class Costs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterSettings:
-    """A drafter that is right as often as told. ``dies_after`` works it fails for good."""
+    """A drafter that is right as often as told. ``dies_after`` works it fails for good.
+
+    ``branch``: guesses beside the chain in one place, at most.
+    """
 
     kind: DrafterKind = "good"
     agreement: float = 0.7
     floor: float = 0.0
     frame: int = 4
     window: int = 8
+    branch: int = 0
     n_ctx: int = 4096
     dies_after: int | None = None
 

@@ -27,14 +27,18 @@ KEY = 32
 class Line:
     """One answer of the target alone, and what a drafter guessed at each position of it.
 
-    ``right[i]``: the guess of token i would be accepted; ``confidence[i]``: how sure the drafter
-    was, 0 to 1. ``tokens`` empty: any text. Positions beyond the end wrap round, with other tokens.
+    ``right[i]``: the guess of token i would be accepted; ``second[i]``: if not, its runner-up
+    would. ``confidence[i]``: how sure the drafter was, 0 to 1; ``lead[i]``: by how much the guess's
+    score beat the runner-up's. ``tokens`` empty: any text. Positions beyond the end wrap round,
+    with other tokens.
     """
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
     right: tuple[bool, ...]
     confidence: tuple[float, ...]
+    second: tuple[bool, ...]
+    lead: tuple[float, ...]
 
     def token(self, index: int, seed: int) -> int:
         """The target's token ``index`` places after the prompt; ``seed`` makes up a text."""
@@ -64,12 +68,24 @@ class Record:
         return known[0] if known else self.lines[(sum(tail) + prompt_len) % len(self.lines)]
 
 
+SECOND = 0.6
+"""Share of wrong guesses whose runner-up is right, where it is drawn: about as in the records."""
+
+
 def independent(alpha: float, lines: int = 31, length: int = 512, seed: int = 1) -> Record:
-    """Each guess right with probability ``alpha``, whatever the others: the theory's drafter."""
+    """Each guess right with probability ``alpha``, whatever the others: the theory's drafter.
+
+    It is equally sure of all of them, and its runner-ups are right with probability ``SECOND``.
+    """
     rng = random.Random(seed)
-    drawn = (tuple(rng.random() < alpha for _ in range(length)) for _ in range(lines))
+    drawn = [tuple(rng.random() < alpha for _ in range(length)) for _ in range(lines)]
+    sure, lead = (alpha,) * length, (1.0,) * length
     return Record(
-        f"independent {alpha:g}", tuple(Line((), (), right, (alpha,) * length) for right in drawn)
+        f"independent {alpha:g}",
+        tuple(
+            Line((), (), right, sure, tuple(rng.random() < SECOND for _ in range(length)), lead)
+            for right in drawn
+        ),
     )
 
 
@@ -142,13 +158,21 @@ class TracedDrafter:
         """Guesses for the next ``count`` positions."""
         line = self.record.find(ids, prompt_len)
         tokens: list[int] = []
-        confidences: list[float] = []
+        runners_up: list[int] = []
+        places: list[int] = []
         for index in range(len(ids) - prompt_len, len(ids) - prompt_len + count):
             i = index % len(line.right)
             if line.confidence[i] < floor:
                 break
             token = line.token(index, self.seed + prompt_len)
-            tokens.append(token if line.right[i] else (token + 1) % VOCABULARY)
-            confidences.append(line.confidence[i])
+            other, third = (token + 1) % VOCABULARY, (token + 2) % VOCABULARY
+            tokens.append(token if line.right[i] else other)
+            runners_up.append(token if line.second[i] and not line.right[i] else third)
+            places.append(i)
         self._held = (*ids, *tokens[:-1])
-        return Guess(tuple(tokens), tuple(confidences))
+        return Guess(
+            tuple(tokens),
+            tuple(line.confidence[i] for i in places),
+            runners_up=tuple(runners_up),
+            leads=tuple(line.lead[i] for i in places),
+        )

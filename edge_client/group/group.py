@@ -275,7 +275,7 @@ class Group:
         weights: dict[int, float] = {}
         largest: dict[int, float] = {}
         for named in proposals.values():
-            for rank, (token, confidence) in enumerate(named):
+            for rank, (token, confidence, _, _) in enumerate(named):
                 # A runner-up is there in case the first is wrong: it must not outvote another.
                 vote = confidence * (RUNNER_UP if rank else 1.0)
                 weights[token] = weights.get(token, 0.0) + vote

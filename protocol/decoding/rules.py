@@ -42,10 +42,17 @@ class Choice(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """A drafter's choice and the probability that the drafter itself gives that id."""
+    """A drafter's choice, the probability that the drafter itself gives that id, and the runner-up.
+
+    ``lead`` is by how much the choice's score beat that of ``second``, noise included: the smaller,
+    the likelier another model chooses otherwise, and then most often ``second``. Without a
+    runner-up they are None and infinity.
+    """
 
     id: int
     confidence: float
+    second: int | None = None
+    lead: float = np.inf
 
 
 def scored(
@@ -206,9 +213,10 @@ def propose(
     e = np.exp((z - z[index]) if cold else (z - z[index]) / z.dtype.type(sampling.temperature))
     total = float(e.sum())
     if cold:
-        if index in never:
-            index = _first_allowed(z, never)
-        return Proposal(index, float(e[index]) / total)
+        (token, second), lead = _first_two(z, None, never)
+        if token is None:
+            raise BackendError("the drafter has no token left to propose: every id is ruled out")
+        return Proposal(token, float(e[token]) / total, second, lead)
     head = head or (z.size if z.size <= SMALL else HEAD)
     listed: I64 = top(z, head) if head < z.size else np.arange(z.size)
     scores = z[listed].astype(np.float64) / sampling.temperature
@@ -216,25 +224,13 @@ def propose(
         outside = max(0.0, total - float(e[listed].sum(dtype=np.float64)))
         kept, total = cut(listed, scores, sampling, outside)
         listed, scores = listed[kept], scores[kept]
-    noisy = scores + _noise(sampling, ids, listed)
-    token = int(listed[noisy.argmax()])
-    if token in never:
-        noisy[[int(t) in never for t in listed]] = -np.inf
-        at = int(noisy.argmax())
-        if noisy[at] == -np.inf:
-            return Proposal(_first_allowed(z, never), 0.0)
-        token = int(listed[at])
-    return Proposal(token, min(1.0, float(e[token]) / total))
-
-
-def _first_allowed(z: F64 | F32, never: frozenset[int]) -> int:
-    """The likeliest token outside ``never``."""
-    z = z.copy()
-    z[[token for token in never if token < z.size]] = -np.inf
-    index = int(z.argmax())
-    if z[index] == -np.inf:
-        raise BackendError("the drafter has no token left to propose: every id is ruled out")
-    return index
+    (token, second), lead = _first_two(scores + _noise(sampling, ids, listed), listed, never)
+    if token is None:  # all that may be sampled is ruled out: any other token will do
+        (token, _), _ = _first_two(z, None, never)
+        if token is None:
+            raise BackendError("the drafter has no token left to propose: every id is ruled out")
+        return Proposal(token, 0.0, None, np.inf)
+    return Proposal(token, min(1.0, float(e[token]) / total), second, lead)
 
 
 def propose_some(
@@ -274,3 +270,33 @@ def propose_some(
         if token != best.id and token not in never:
             found.append(Proposal(token, float(masses[at])))
     return found
+
+
+def _first_two(
+    scores: F64 | F32, listed: I64 | None, never: frozenset[int]
+) -> tuple[tuple[int | None, int | None], float]:
+    """The ids with the two highest scores outside ``never``, as far as there are, and the lead.
+
+    ``scores[i]`` is that of ``listed[i]``, or of id i. -inf is no score.
+    """
+    found = _two(scores)
+    if never.intersection(found if listed is None else listed[found].tolist()):
+        scores, out = scores.copy(), sorted(never)
+        if listed is None:
+            scores[[i for i in out if i < scores.size]] = -np.inf
+        else:
+            scores[np.isin(listed, out)] = -np.inf
+        found = _two(scores)
+    found = [i for i in found if scores[i] > -np.inf]
+    lead = float(scores[found[0]] - scores[found[1]]) if len(found) == 2 else np.inf
+    ids: list[int] = found if listed is None else listed[found].tolist()
+    first, second, *_ = (*ids, None, None)
+    return (first, second), lead
+
+
+def _two(scores: F64 | F32) -> list[int]:
+    """Indices of the highest score and the next one; of equal ones the first. No copy."""
+    first = int(scores.argmax())
+    parts = (0, scores[:first]), (first + 1, scores[first + 1 :])
+    ends = [start + int(part.argmax()) for start, part in parts if part.size]
+    return [first, *sorted(ends, key=lambda i: -scores[i])[:1]]

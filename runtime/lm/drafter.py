@@ -6,6 +6,7 @@ A drafter may be wrong, slow or dead; it can never change the text. It owns the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -28,7 +29,9 @@ class Guess:
     Under the ratio rule also the rows that the tokens were drawn from, a confidence being that of a
     row as a whole, and the mean mass that these left ``dropped``. ``parents``: they are a tree,
     ``parents[i]`` being an earlier one of them or -1 for the end of the text. ``seconds``: what
-    they took, where virtual time is kept.
+    they took, where virtual time is kept. ``runners_up[i]`` (None: there is none) had a score that
+    was ``leads[i]`` lower than that of token i, see
+    :class:`outrider.protocol.decoding.rules.Proposal`; both are empty where not known.
     """
 
     tokens: tuple[int, ...]
@@ -37,11 +40,24 @@ class Guess:
     dropped: float = 0.0
     parents: tuple[int, ...] = ()
     seconds: float = 0.0
+    runners_up: tuple[int | None, ...] = ()
+    leads: tuple[float, ...] = ()
 
     @property
     def depth(self) -> int:
         """Most of them that can be right."""
         return 1 + max(trees.depths(self.parents)) if self.parents else len(self.tokens)
+
+    def first(self, count: int) -> Guess:
+        """Its first ``count`` tokens, of a chain."""
+        return replace(
+            self,
+            tokens=self.tokens[:count],
+            confidences=self.confidences[:count],
+            rows=self.rows[:count],
+            runners_up=self.runners_up[:count],
+            leads=self.leads[:count],
+        )
 
     def after(self, tokens: Sequence[int]) -> Guess:
         """The same guesses, with others before them."""
@@ -51,6 +67,8 @@ class Guess:
             self,
             tokens=(*tokens, *self.tokens),
             confidences=(*[1.0] * count, *self.confidences),
+            runners_up=(*[None] * count, *self.runners_up) if self.runners_up else (),
+            leads=(*[math.inf] * count, *self.leads) if self.leads else (),
             parents=(*range(-1, count - 1), *under) if self.parents else (),
         )
 
@@ -64,6 +82,8 @@ class Guess:
                 tokens=self.tokens[len(text) :],
                 confidences=self.confidences[len(text) :],
                 rows=self.rows[len(text) :],
+                runners_up=self.runners_up[len(text) :],
+                leads=self.leads[len(text) :],
             )
         passed = trees.follow(self.tokens, self.parents, text)
         if len(passed) < len(text):
@@ -182,8 +202,7 @@ class Drafter:
             BackendError: the backend failed or the context is full.
         """
         text = list(ids)
-        tokens: list[int] = []
-        confidences: list[float] = []
+        found: list[Proposal] = []
         rows: list[SparseRow] = []
         lost, made_with = 0.0, row_sampling(sampling)
         row = follow(self.lm, text, rows=1)[-1]
@@ -195,23 +214,26 @@ class Drafter:
                 if guess.confidence < floor:
                     break
             else:
-                found = spread(
+                kept = spread(
                     row, made_with, text, prompt_len, self.usable, budget=budget, never=never
                 )
-                if found.row.peak < floor:
+                if kept.row.peak < floor:
                     break
-                lost += found.dropped
-                rows.append(found.row)
+                lost += kept.dropped
+                rows.append(kept.row)
                 drawn = draw if sampling.rule is Rule.RATIO else proposal
-                guess = Proposal(drawn(found.row, sampling, len(text)), found.row.peak)
-            tokens.append(guess.id)
-            confidences.append(guess.confidence)
+                guess = Proposal(drawn(kept.row, sampling, len(text)), kept.row.peak)
+            found.append(guess)
             text.append(guess.id)
-            if len(tokens) == count or guess.id in self._eos or stop():
+            if len(found) == count or guess.id in self._eos or stop():
                 break
             row = self.lm.feed([guess.id])[-1]
-        dropped = lost / len(rows) if rows else 0.0
-        return Guess(tuple(tokens), tuple(confidences), tuple(rows), dropped)
+        if not found:
+            return Guess((), ())
+        tokens, confidences, runners_up, leads = zip(*found, strict=True)
+        if budget is not None:
+            return Guess(tokens, confidences, tuple(rows), lost / len(rows))
+        return Guess(tokens, confidences, runners_up=runners_up, leads=leads)
 
     def close(self) -> None:
         """Free the model."""

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.protocol.epochs import ROOT, CloudWindow, EdgeWindow, Guesses
-from outrider.protocol.errors import RemoteProtocolError
+from outrider.protocol.epochs import CloudWindow, EdgeWindow
+from outrider.protocol.errors import LocalProtocolError, RemoteProtocolError
+from outrider.protocol.guesses import ROOT, Guesses
 
 
 def tree(*nodes: tuple[int, int], base: int = 0) -> Guesses:
@@ -98,6 +99,43 @@ class TestEdgeWindow:
         self.sent(window, 5, 6)
         assert window.commit([5])
         assert window.current.base == 3  # the cloud knows it from there
+        window = EdgeWindow([1])
+        window.extend([2, 3, 4], [-1, 0, 1])
+        window.branch(1, [7, 8])
+        assert window.commit([2])
+        assert [window.hits(t) for t in ([3], [7], [7, 8])] == [0, 1, 1]
+
+    def test_branches_hang_beside_the_chain_and_wait(self) -> None:
+        window = EdgeWindow([1])
+        window.extend([2, 3, 4], [ROOT, 0, 1])
+        window.branch(1, [7, 8])
+        window.extend([5], [ROOT])
+        assert window.ahead == [2, 3, 4, 5]
+        assert window.unsent(9) == ((2, 3, 4, 7, 8, 5), (1, 1, 1, 3, 1, 3), ())
+        assert [window.hits(t) for t in ([2, 3], [2, 7], [2, 7, 8, 1], [2, 9])] == [0, 1, 1, 0]
+        window.announced, window.sent = True, 6
+        assert window.commit([2, 7])  # refused, and foreseen: the epoch goes on
+        assert window.ahead == [8]
+        window.extend([9], [ROOT])
+        assert window.ahead == [8, 9]
+        assert window.unsent(9) == ((9,), (2,), ())
+        assert window.hits([8, 9]) == 0
+        cloud = CloudWindow([1])
+        cloud.begin(1, 1)
+        cloud.append(1, [2, 3, 4, 7, 8, 5], [1, 1, 1, 3, 1, 3])
+        assert (cloud.chain(9), cloud.in_flight()) == ([2, 3, 4, 5], 6)
+        cloud.committed += [2, 7]
+        cloud.committed_grew()
+        assert (cloud.chain(9), cloud.in_flight()) == ([8], 3)
+        cloud.append(1, [9], [2])
+        assert cloud.chain(9) == [8, 9]
+
+    @pytest.mark.parametrize(("ahead", "token"), [(-1, 7), (2, 7), (0, 2), (1, 3)])
+    def test_a_branch_needs_a_place_and_another_token(self, ahead: int, token: int) -> None:
+        window = EdgeWindow([1])
+        window.extend([2, 3], [ROOT, 0])
+        with pytest.raises(LocalProtocolError, match="no branch"):
+            window.branch(ahead, [token])
 
     @pytest.mark.parametrize("tokens", [[9], [2, 9], [2, 3, 4]], ids=["wrong", "half", "overtaken"])
     def test_a_text_that_leaves_the_guesses_begins_an_epoch(self, tokens: list[int]) -> None:

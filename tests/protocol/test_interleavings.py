@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from outrider.protocol.edge import State
-from outrider.protocol.edge_session import EdgeSession, Phase, Request
+from outrider.protocol.edge_session import MAX_RESTORES, EdgeSession, Phase, Request
 from outrider.protocol.events import AnswerEnded, AnswerRefused, Committed, LinkFailed
 from outrider.simulator.pair import ConnectionPair
 
@@ -23,6 +23,7 @@ class Streams(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.pair = ConnectionPair()
+        self.forgotten = 0
         self.sessions = [self.pair.machine.session() for _ in range(2)]
         self.shown: dict[int, list[int]] = {}
         self.ended: dict[int, int] = {}
@@ -58,6 +59,19 @@ class Streams(RuleBasedStateMachine):
         for _ in range(count):
             text.append(after(text) if good else (after(text) + 1) % 5)
         session.guess(text[-count:])
+
+    @rule(which=st.integers(0, 1), place=st.integers(0, 4), good=st.booleans())
+    def branch(self, which: int, place: int, good: bool) -> None:
+        """Beside the chain: what the target will choose there, or something else."""
+        session = self.sessions[which]
+        ahead, current = session.window.ahead, session.window.current
+        if not session.may_guess or place >= len(ahead):
+            return
+        text = [*session.ids, *ahead[:place]]
+        token = after(text) if good else (ahead[place] + 2) % 5
+        node, _ = current.follow(session.window.tip, ahead[:place])
+        if token not in current.children[node]:
+            session.window.branch(place, [token, after([*text, token])])
 
     @rule(which=st.integers(0, 1), closes=st.booleans())
     def stop_or_withdraw(self, which: int, closes: bool) -> None:
@@ -132,9 +146,11 @@ class Streams(RuleBasedStateMachine):
     def late_bytes(self) -> None:
         self.pair.old.receive(self.late.pop(0), 0.0)
 
+    @precondition(lambda self: self.forgotten < MAX_RESTORES)
     @rule()
     def forget(self) -> None:
-        """The verifier dies, with all its connections."""
+        """The verifier dies, with all its connections; not more often than an edge puts up with."""
+        self.forgotten += 1
         self.pair.table.sessions.clear()
         self.passes.clear()
         self.pair.lose()

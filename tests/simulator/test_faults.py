@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from outrider.protocol.edge_session import EdgeSession, Phase
-from outrider.protocol.epochs import ROOT, CloudWindow, EdgeWindow, Guesses
+from outrider.protocol.epochs import CloudWindow, EdgeWindow
+from outrider.protocol.guesses import ROOT, Guesses
 from outrider.protocol.messages import Attached, Draft, EpochStart, Opened, Verdict
 from outrider.protocol.session import CloudSession
 from outrider.simulator.schedule import nasty, patient

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from outrider.protocol.decoding import rules
 from outrider.protocol.decoding.noise import gumbel
 from outrider.protocol.decoding.processors import survivors
-from outrider.protocol.decoding.rules import choose, judge, propose
+from outrider.protocol.decoding.rules import choose, judge, propose, scored
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.errors import BackendError
 
@@ -191,7 +191,8 @@ def test_never_is_never_proposed():
             Sampling(temperature=1, seed=seed, top_p=0.1),
         ):
             assert propose(row, s, [], 0, 4, never=frozenset({0, 2})).id in (1, 3)
-    assert propose(row, Sampling(temperature=1, top_k=1), [], 0, 4, never=frozenset({0})) == (1, 0)
+    alone = propose(row, Sampling(temperature=1, top_k=1), [], 0, 4, never=frozenset({0}))
+    assert alone == (1, 0, None, np.inf)
     gone = np.array([5, -np.inf, 3, -np.inf], np.float32)
     for t in (0, 1):
         s = Sampling(temperature=t)
@@ -199,6 +200,28 @@ def test_never_is_never_proposed():
         for logits, never in ((row, range(4)), (gone, (0, 2))):
             with pytest.raises(BackendError, match="no token left to propose"):
                 propose(logits, s, [], 0, 4, never=frozenset(never))
+
+
+@pytest.mark.parametrize("sampling", MIXED)
+@pytest.mark.parametrize("never", [(), (3,), (0, 3, 5)])
+def test_the_runner_up_is_what_would_come_first_without_the_choice(sampling, never):
+    """And its score lags by the lead."""
+    rng = np.random.default_rng(9)
+    for _ in range(30):
+        row = (rng.standard_normal(12) * 2).astype(np.float32)
+        got = propose(row, sampling, [1, 2], 1, 12, never=frozenset(never))
+        tokens, scores = scored(row, sampling, [1, 2], 1, 12)
+        allowed = [(-s, t) for s, t in zip(scores, tokens, strict=True) if t not in never]
+        if not allowed:
+            assert got[1:] == (0.0, None, np.inf)
+            continue
+        first, *others = sorted(allowed)
+        assert got.id == first[1]
+        if others:
+            assert got.second == others[0][1]
+            assert got.lead == pytest.approx(others[0][0] - first[0], abs=1e-4)
+        else:
+            assert (got.second, got.lead) == (None, np.inf)
 
 
 @settings(max_examples=200, deadline=None)
