@@ -151,8 +151,16 @@ def test_many_tree_worlds(start: int) -> None:
 
 
 def keep_the_tree_flat(patch: pytest.MonkeyPatch) -> None:
-    """The cache is taken to hold all nodes of a tree in a row."""
-    patch.setattr(Row, "kept", lambda self, _decided: self.ids)
+    """The target leaves all nodes of a tree in its cache, one after the other."""
+    forward = ScriptedTarget.forward
+
+    def flat(target: ScriptedTarget, rows: Sequence[Row]) -> list[Decided]:
+        result = forward(target, rows)
+        for row in rows:
+            target.cached[row.slot] = list(row.ids)
+        return result
+
+    patch.setattr(ScriptedTarget, "forward", flat)
 
 
 def forget_parents(patch: pytest.MonkeyPatch) -> None:
