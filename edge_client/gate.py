@@ -35,7 +35,8 @@ EXPECTED = 6.0
 """Tokens' time that an attempt is taken to lose at least: it takes a round to be seen."""
 
 LEAST = 6.0
-"""Tokens from which on a rate counts as known."""
+"""Verdicts from which on a rate counts as known. Not tokens: a single lucky look-up of the cloud's
+brings as many at once, and says nothing of its rate."""
 
 HALF_LIFE = 24.0
 """Tokens after which what a way gave counts half."""
@@ -69,17 +70,19 @@ class Meter:
 
     tokens: float = 0.0
     seconds: float = 0.0
+    verdicts: int = 0
 
     def add(self, tokens: int, seconds: float) -> None:
         """So many more tokens came in so many seconds."""
         keep = 0.5 ** (tokens / HALF_LIFE)
         self.tokens = keep * self.tokens + tokens
         self.seconds = keep * self.seconds + seconds
+        self.verdicts += 1
 
     @property
     def rate(self) -> float | None:
         """Tokens a second; None while too little was seen."""
-        return self.tokens / self.seconds if self.tokens >= LEAST and self.seconds > 0 else None
+        return self.tokens / self.seconds if self.verdicts >= LEAST and self.seconds > 0 else None
 
 
 @dataclass(slots=True)
@@ -199,8 +202,8 @@ class Gate:
             self._to_beat = slump.tokens / slump.seconds
             self._failures += 1
             self._close("riding was slower than the cloud alone", self._lost)
-        elif self._since_alone >= self._look and seen.emitted >= LEAST and seen.left > NEAR_END:
-            self._to_beat = self._riding.rate
+        elif self._since_alone >= self._look and seen.left > NEAR_END and self._riding.rate:
+            self._to_beat = self._riding.rate  # without one, a look could only end in staying out
             self._close("looking what the cloud gives alone", 0)
 
     def _close(self, reason: str, lost: float) -> None:
@@ -216,7 +219,7 @@ class Gate:
         if alone is None:
             return
         self._judging, self._to_beat = False, None
-        if riding is None:
+        if riding is None:  # stopped by what the cloud told, before anything was measured
             return
         if riding < alone:
             self._look = LOOK
