@@ -15,7 +15,10 @@ SMALL = Shape("small", 0.022, 0.0005, 0.004, 12)
 
 
 def always(right: bool) -> Record:
-    return Record("always", (Line((1,), tuple(range(90)), (right,) * 90, (1.0,) * 90),))
+    return Record(
+        "always",
+        (Line((1,), tuple(range(90)), (right,) * 90, (1.0,) * 90, (right,) * 90, (9.0,) * 90),),
+    )
 
 
 def test_where_all_guesses_are_right_a_step_gains_one_more_than_it_judges() -> None:
