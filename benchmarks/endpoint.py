@@ -30,8 +30,8 @@ from outrider.benchmarks.meta import emit
 from outrider.edge_client.answer import Answer, Piece
 from outrider.edge_client.client import EdgeClient
 from outrider.edge_client.policy import Fixed
-from outrider.protocol.edge_session import Request
 from outrider.protocol.errors import BackendError, OutriderError
+from outrider.protocol.request import Request
 from outrider.runtime.hub.resolve import resolve
 from outrider.runtime.lm.drafter import Drafter
 from outrider.runtime.lm.factory import load_lm

@@ -21,7 +21,7 @@ from outrider.edge_client.answer import Answer
 from outrider.edge_client.client import EdgeClient
 from outrider.edge_client.policy import Fixed
 from outrider.protocol.decoding.sampling import Sampling
-from outrider.protocol.edge_session import Request
+from outrider.protocol.request import Request
 from outrider.runtime.lm.drafter import Drafter, Guess
 from outrider.runtime.lm.factory import load_lm
 from outrider.runtime.text.tokenizer import Tokenizer, load_tokenizer

@@ -19,7 +19,7 @@ from typing import Any
 from outrider.edge_client.answer import Answer
 from outrider.edge_client.client import EdgeClient
 from outrider.edge_client.policy import Fixed
-from outrider.protocol.edge_session import Request
+from outrider.protocol.request import Request
 from outrider.runtime.lm.drafter import Drafter
 from outrider.runtime.lm.factory import load_lm
 from outrider.runtime.lm.memory import available

@@ -24,8 +24,8 @@ from outrider.edge_client.answer import Answer as WholeAnswer
 from outrider.edge_client.answer import Piece
 from outrider.edge_client.client import EdgeClient
 from outrider.protocol.decoding.sampling import Sampling
-from outrider.protocol.edge_session import Request
 from outrider.protocol.errors import BackendError
+from outrider.protocol.request import Request
 from outrider.runtime.lm.factory import load_lm
 from outrider.runtime.text.tokenizer import load_tokenizer
 from outrider.simulator.paced import PacedDrafter

@@ -24,7 +24,8 @@ from outrider.edge_client.client import EdgeClient
 from outrider.edge_client.patience import stream_patiently
 from outrider.edge_client.policy import Observed, Plan, Policy
 from outrider.protocol.edge import State
-from outrider.protocol.edge_session import EdgeSession, Request
+from outrider.protocol.edge_session import EdgeSession
+from outrider.protocol.request import Request
 
 WAIT = 1.0
 """Seconds after which somebody who waits is told for what."""

@@ -17,8 +17,8 @@ from outrider.cli.chat_turn import Outcome, Turn
 from outrider.cli.edge import Edge
 from outrider.cli.prompt import fresh_seed
 from outrider.protocol.decoding.sampling import Sampling
-from outrider.protocol.edge_session import Request
 from outrider.protocol.errors import OutriderError, SessionError, SettingError
+from outrider.protocol.request import Request
 
 FULL = "prompt_too_long"
 

@@ -13,8 +13,9 @@ from time import monotonic
 from outrider.cli.chat_link import ChatLink, Interrupt, Notice, Over, Waiting
 from outrider.cli.chat_screen import Screen
 from outrider.edge_client.answer import Ahead, Answer, Piece, as_it_stands, held_back
-from outrider.protocol.edge_session import EdgeSession, Request
+from outrider.protocol.edge_session import EdgeSession
 from outrider.protocol.errors import OutriderError
+from outrider.protocol.request import Request
 
 
 @dataclass(frozen=True, slots=True)

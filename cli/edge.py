@@ -20,8 +20,8 @@ from outrider.edge_client.decisions import DecisionLog
 from outrider.edge_client.offline import Unverified
 from outrider.edge_client.patience import PATIENCE, stream_patiently
 from outrider.edge_client.policy import Fixed, Policy
-from outrider.protocol.edge_session import Request
 from outrider.protocol.errors import HandshakeError, LinkError, OutriderError, SettingError
+from outrider.protocol.request import Request
 from outrider.runtime.hub.need import check_memory
 from outrider.runtime.hub.resolve import resolve
 from outrider.runtime.lm.drafter import DraftSource

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 
 from outrider.protocol.decoding.sampling import Sampling
-from outrider.protocol.edge_session import Request
 from outrider.protocol.errors import SettingError
+from outrider.protocol.request import Request
 from outrider.runtime.text.tokenizer import Tokenizer
 
 

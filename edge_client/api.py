@@ -28,8 +28,8 @@ from outrider.edge_client.courier import Persistence
 from outrider.edge_client.endpoint.sessions import SessionPool
 from outrider.edge_client.policy import Policy
 from outrider.protocol.decoding.sampling import Sampling
-from outrider.protocol.edge_session import Request
 from outrider.protocol.errors import SettingError
+from outrider.protocol.request import Request
 from outrider.runtime.hub.need import check_memory
 from outrider.runtime.hub.resolve import resolve
 from outrider.runtime.lm.drafter import Drafter

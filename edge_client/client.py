@@ -22,7 +22,7 @@ from outrider.edge_client.policy import Policy
 from outrider.edge_client.ratio import ruled
 from outrider.edge_client.shown import Happening, Shown
 from outrider.protocol.edge import EdgeMachine
-from outrider.protocol.edge_session import EdgeSession, Request
+from outrider.protocol.edge_session import EdgeSession
 from outrider.protocol.errors import (
     BackendError,
     LinkError,
@@ -38,6 +38,7 @@ from outrider.protocol.events import (
     LinkReady,
 )
 from outrider.protocol.messages import Welcome
+from outrider.protocol.request import Request
 from outrider.runtime.lm.drafter import DraftSource, Guess
 from outrider.runtime.net.link import Link
 from outrider.runtime.owner import OwnerThread

@@ -11,8 +11,9 @@ from typing import cast
 
 from outrider.edge_client.answer import Ahead, Answer, Piece
 from outrider.edge_client.client import EdgeClient
-from outrider.protocol.edge_session import EdgeSession, Request
+from outrider.protocol.edge_session import EdgeSession
 from outrider.protocol.errors import SessionError
+from outrider.protocol.request import Request
 
 _log = logging.getLogger("outrider.edge")
 

@@ -13,8 +13,9 @@ from outrider.edge_client.policy import Observed, Plan, Policy, Steady
 from outrider.protocol.decoding.combine import budget_of
 from outrider.protocol.decoding.sampling import Rule
 from outrider.protocol.decoding.sparse import Budget, Threshold
-from outrider.protocol.edge_session import EdgeSession, Request
+from outrider.protocol.edge_session import EdgeSession
 from outrider.protocol.link import LinkEstimator
+from outrider.protocol.request import Request
 from outrider.protocol.row_code import row_bits
 from outrider.runtime.lm.drafter import Guess
 

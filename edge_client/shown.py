@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from outrider.edge_client.answer import Ahead, Answer, AnswerText, Piece, as_it_stands
 from outrider.edge_client.offline import UNVERIFIED, Offline, Unverified, Wrote
 from outrider.protocol.edge import EdgeMachine
-from outrider.protocol.edge_session import EdgeSession, Request
+from outrider.protocol.edge_session import EdgeSession
 from outrider.protocol.errors import LinkError, OutriderError, SessionError
 from outrider.protocol.events import AnswerEnded, AnswerRefused, Committed, Event
+from outrider.protocol.request import Request
 from outrider.runtime.text.tokenizer import Tokenizer
 
 Happening = Event | Ahead | Wrote | OutriderError

@@ -22,7 +22,7 @@ from collections.abc import Callable
 
 from outrider.protocol import messages as m
 from outrider.protocol.codec import Codec
-from outrider.protocol.edge_session import EdgeSession, Phase, Request
+from outrider.protocol.edge_session import EdgeSession, Phase
 from outrider.protocol.errors import HandshakeError, LocalProtocolError, RemoteProtocolError
 from outrider.protocol.events import AnswerEnded, AnswerRefused, Event, LinkFailed, LinkReady
 from outrider.protocol.fingerprint import (
@@ -34,6 +34,7 @@ from outrider.protocol.fingerprint import (
 from outrider.protocol.fit import Misfit, check_request, missing_rule, too_large
 from outrider.protocol.link import LinkEstimator, PassCurve
 from outrider.protocol.outbox import PART_BYTES, Assembler, Outbox
+from outrider.protocol.request import Request
 from outrider.protocol.traffic import Traffic
 
 GREETING_SECONDS = 15.0

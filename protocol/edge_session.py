@@ -11,11 +11,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from outrider.protocol.decoding.row import SparseRow
-from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.epochs import EdgeWindow
 from outrider.protocol.errors import LocalProtocolError, RemoteProtocolError
 from outrider.protocol.events import AnswerOpened, Committed, Event
@@ -35,6 +32,7 @@ from outrider.protocol.messages import (
     Verdict,
 )
 from outrider.protocol.packing import PrefixDigest
+from outrider.protocol.request import Request
 from outrider.protocol.sent import SentFrames
 
 MAX_RESTORES, RESTORE_PAYS = 3, 16
@@ -43,8 +41,6 @@ tokens a restored answer counts as going on."""
 
 MAX_FRAME_NODES = 64
 """Nodes in one frame; the cloud's limit, if lower, wins."""
-
-NEUTRAL = Sampling()
 
 FORGETTING = 0.97
 """Weight of the past with every guess judged: the last 30 or so count."""
@@ -56,28 +52,6 @@ class Phase(enum.Enum):
     IDLE = "idle"
     OPENING = "opening"
     LIVE = "live"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What an answer depends on. Ids are in the target's vocabulary.
-
-    The session keeps its first ``base`` committed ids; the prompt goes on with ``ids``, or with
-    what the cloud makes of ``messages`` or ``text``. Where ``ids`` were rendered here by the
-    template (``templated``), ``messages`` is kept as well for a cloud whose template differs.
-    ``objective`` is what to optimise; the cloud may grant a cheaper one.
-    """
-
-    max_tokens: int
-    sampling: Sampling = NEUTRAL
-    base: int = 0
-    ids: tuple[int, ...] = ()
-    messages: tuple[dict[str, Any], ...] | None = None
-    text: str | None = None
-    templated: bool = False
-    stops: tuple[str, ...] = ()
-    ignore_eos: bool = False
-    objective: str | None = None
 
 
 class EdgeSession:

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from outrider.protocol import messages as m
 from outrider.protocol.admission import MAX_STOP_CHARS, MAX_STOPS
-from outrider.protocol.edge_session import EdgeSession, Phase, Request
+from outrider.protocol.edge_session import EdgeSession, Phase
 from outrider.protocol.errors import SessionError
+from outrider.protocol.request import Request
 
 MOST_TOKENS = 2**63 - 1
 """The largest count that the wire has."""

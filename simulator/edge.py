@@ -9,7 +9,7 @@ from functools import partial
 
 from outrider.edge_client.engine import DraftWork, EdgeEngine, Idle, Prefill
 from outrider.protocol.edge import EdgeMachine, State
-from outrider.protocol.edge_session import EdgeSession, Request
+from outrider.protocol.edge_session import EdgeSession
 from outrider.protocol.errors import BackendError, HandshakeError
 from outrider.protocol.events import (
     AnswerEnded,
@@ -19,6 +19,7 @@ from outrider.protocol.events import (
     Event,
     LinkFailed,
 )
+from outrider.protocol.request import Request
 from outrider.runtime.lm.drafter import Guess
 from outrider.simulator.agenda import Agenda, Alarm
 from outrider.simulator.cloud import render, vocabulary

@@ -12,10 +12,11 @@ from collections.abc import Callable
 from outrider.protocol.cloud import CloudConnection
 from outrider.protocol.codec import Codec
 from outrider.protocol.edge import EdgeMachine
-from outrider.protocol.edge_session import EdgeSession, Request
+from outrider.protocol.edge_session import EdgeSession
 from outrider.protocol.events import Event
 from outrider.protocol.fingerprint import Vocabulary
 from outrider.protocol.messages import Limits, Message, Open
+from outrider.protocol.request import Request
 from outrider.protocol.session import CloudSession, judge
 from outrider.protocol.table import CloudConfig, SessionTable
 

@@ -11,9 +11,9 @@ import msgspec
 from outrider.edge_client.endpoint import messages, schema, tools
 from outrider.edge_client.endpoint.errors import bad, unsupported
 from outrider.protocol.decoding.sampling import Sampling
-from outrider.protocol.edge_session import Request
 from outrider.protocol.errors import BackendError, SettingError
 from outrider.protocol.messages import Welcome
+from outrider.protocol.request import Request
 from outrider.runtime.text.tokenizer import Tokenizer
 
 DEFAULT_TEMPERATURE = 1.0

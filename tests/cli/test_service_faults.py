@@ -23,8 +23,8 @@ from outrider.edge_client.client import EdgeClient
 from outrider.edge_client.policy import Fixed
 from outrider.protocol.codec import COLD, COMPRESSED
 from outrider.protocol.edge import EdgeMachine, State
-from outrider.protocol.edge_session import Request
 from outrider.protocol.errors import OutriderError, SessionError
+from outrider.protocol.request import Request
 from outrider.runtime.net.client import connect
 from outrider.runtime.net.link import Link
 from outrider.runtime.text.fingerprint import describe

@@ -16,8 +16,8 @@ from outrider.edge_client.answer import Answer
 from outrider.edge_client.client import EdgeClient
 from outrider.edge_client.policy import Fixed
 from outrider.protocol.decoding.sampling import Sampling
-from outrider.protocol.edge_session import Request
 from outrider.protocol.errors import SettingError
+from outrider.protocol.request import Request
 from outrider.runtime.lm.drafter import Drafter
 from outrider.runtime.text.tokenizer import Tokenizer
 from outrider.simulator.lm import DrafterLM

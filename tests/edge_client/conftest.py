@@ -20,7 +20,8 @@ from outrider.edge_client.client import EdgeClient
 from outrider.edge_client.courier import Persistence
 from outrider.edge_client.policy import Plan, Steady
 from outrider.protocol.decoding.sampling import Sampling
-from outrider.protocol.edge_session import EdgeSession, Request
+from outrider.protocol.edge_session import EdgeSession
+from outrider.protocol.request import Request
 from outrider.runtime.lm.base import ListedLM, Rows, check_feed
 from outrider.runtime.lm.drafter import Drafter
 from outrider.runtime.text.tokenizer import Tokenizer, load_tokenizer

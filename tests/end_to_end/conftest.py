@@ -22,7 +22,7 @@ from outrider.edge_client.answer import Answer
 from outrider.edge_client.client import EdgeClient
 from outrider.edge_client.policy import Policy
 from outrider.protocol.decoding.sampling import Sampling
-from outrider.protocol.edge_session import Request
+from outrider.protocol.request import Request
 from outrider.runtime.lm.base import ListedLM, Rows, check_feed
 from outrider.runtime.lm.drafter import Drafter
 from outrider.runtime.text.tokenizer import Tokenizer, load_tokenizer

@@ -10,10 +10,11 @@ import pytest
 from outrider.protocol.admission import CHARS_A_TOKEN
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.edge import State
-from outrider.protocol.edge_session import MAX_RESTORES, Request
+from outrider.protocol.edge_session import MAX_RESTORES
 from outrider.protocol.errors import SettingError
 from outrider.protocol.events import AnswerRefused
 from outrider.protocol.messages import Finished, Hello, Open, SegmentAsk, Verdict
+from outrider.protocol.request import Request
 from outrider.simulator.pair import ConnectionPair
 from outrider.simulator.steps import opened
 

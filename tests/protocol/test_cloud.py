@@ -7,7 +7,6 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from outrider.protocol.edge_session import Request
 from outrider.protocol.events import (
     AnswerEnded,
     AnswerRefused,
@@ -21,6 +20,7 @@ from outrider.protocol.messages import (
     Verdict,
 )
 from outrider.protocol.packing import prefix_digest
+from outrider.protocol.request import Request
 from outrider.protocol.session import judge
 from outrider.simulator.pair import LIMITS, ConnectionPair, config
 from outrider.simulator.steps import after, opened, refusals, right, right_of

@@ -13,8 +13,8 @@ import pytest
 
 from outrider.protocol.cloud import CloudConnection
 from outrider.protocol.codec import COLD_TYPES, Codec
-from outrider.protocol.edge_session import Request
 from outrider.protocol.messages import Draft, Verdict
+from outrider.protocol.request import Request
 from outrider.simulator.pair import LIMITS, ConnectionPair
 from outrider.simulator.steps import after, opened, right
 

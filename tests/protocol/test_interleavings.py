@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from outrider.protocol.edge import State
-from outrider.protocol.edge_session import MAX_RESTORES, EdgeSession, Phase, Request
+from outrider.protocol.edge_session import MAX_RESTORES, EdgeSession, Phase
 from outrider.protocol.events import AnswerEnded, AnswerRefused, Committed, LinkFailed
+from outrider.protocol.request import Request
 from outrider.simulator.pair import ConnectionPair
 
 

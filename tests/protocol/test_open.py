@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from outrider.protocol.edge_session import Phase, Request
+from outrider.protocol.edge_session import Phase
 from outrider.protocol.errors import LocalProtocolError, SessionError
 from outrider.protocol.events import (
     AnswerEnded,
@@ -17,6 +17,7 @@ from outrider.protocol.messages import (
     Cancel,
     Opened,
 )
+from outrider.protocol.request import Request
 from outrider.simulator.pair import ConnectionPair, config, letters
 from outrider.simulator.steps import after, committed, opened, refusals, right
 

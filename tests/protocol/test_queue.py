@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from outrider.protocol.edge_session import Request
 from outrider.protocol.errors import SessionError
 from outrider.protocol.events import AnswerRefused
 from outrider.protocol.queue import AnswerQueue, Capacity, need
+from outrider.protocol.request import Request
 from outrider.protocol.session import CloudSession
 from outrider.simulator.pair import LIMITS, ConnectionPair, config
 from outrider.simulator.steps import refusals

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outrider.protocol.edge_session import Phase, Request
+from outrider.protocol.edge_session import Phase
 from outrider.protocol.events import (
     AnswerEnded,
     Committed,
@@ -18,6 +18,7 @@ from outrider.protocol.messages import (
     Verdict,
 )
 from outrider.protocol.packing import prefix_digest
+from outrider.protocol.request import Request
 from outrider.simulator.pair import ConnectionPair
 from outrider.simulator.steps import after, committed, opened, refusals, right
 

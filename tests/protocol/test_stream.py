@@ -7,7 +7,7 @@ import random
 import msgspec
 import pytest
 
-from outrider.protocol.edge_session import Phase, Request
+from outrider.protocol.edge_session import Phase
 from outrider.protocol.events import (
     AnswerEnded,
     AnswerOpened,
@@ -19,6 +19,7 @@ from outrider.protocol.messages import (
     EpochStart,
 )
 from outrider.protocol.packing import prefix_digest
+from outrider.protocol.request import Request
 from outrider.simulator.pair import LIMITS, ConnectionPair, config
 from outrider.simulator.steps import after, committed, opened, refusals, right, right_of
 

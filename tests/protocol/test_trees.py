@@ -6,9 +6,9 @@ import pytest
 
 from outrider.protocol.decoding.row import SparseRow
 from outrider.protocol.decoding.sampling import Sampling
-from outrider.protocol.edge_session import Request
 from outrider.protocol.errors import LocalProtocolError, RemoteProtocolError
 from outrider.protocol.messages import TREES, Draft
+from outrider.protocol.request import Request
 from outrider.protocol.session import CloudSession
 from outrider.simulator.pair import ConnectionPair
 from outrider.simulator.steps import opened

@@ -17,7 +17,7 @@ from outrider.cloud_server.replay import Audit, audit
 from outrider.cloud_server.targets.base import Decided, Row, Target
 from outrider.edge_client.answer import Answer
 from outrider.protocol.decoding.sampling import Sampling
-from outrider.protocol.edge_session import Request
+from outrider.protocol.request import Request
 from outrider.runtime.hub.resolve import own_folder
 from outrider.runtime.text.tokenizer import Tokenizer
 

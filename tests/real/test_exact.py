@@ -9,7 +9,7 @@ import pytest
 
 from outrider.edge_client.answer import Answer
 from outrider.protocol.decoding.sampling import Sampling
-from outrider.protocol.edge_session import Request
+from outrider.protocol.request import Request
 from outrider.runtime.text.tokenizer import Tokenizer
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1200)]

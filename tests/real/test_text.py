@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from outrider.protocol.edge_session import Request
+from outrider.protocol.request import Request
 from outrider.runtime.hub.gguf import read_header
 from outrider.runtime.text.fingerprint import describe
 from outrider.runtime.text.tokenizer import Tokenizer

@@ -19,8 +19,8 @@ from pathlib import Path
 from outrider.edge_client.answer import Answer, Piece
 from outrider.edge_client.client import EdgeClient
 from outrider.edge_client.policy import Fixed
-from outrider.protocol.edge_session import Request
 from outrider.protocol.errors import LinkError, OutriderError, SessionError
+from outrider.protocol.request import Request
 from outrider.runtime.lm.drafter import Drafter
 from outrider.runtime.lm.factory import load_lm
 from outrider.runtime.net.errors import LinkBusyError

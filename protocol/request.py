@@ -1,0 +1,32 @@
+"""What an answer is asked for with, at the edge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from outrider.protocol.decoding.sampling import Sampling
+
+NEUTRAL = Sampling()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What an answer depends on. Ids are in the target's vocabulary.
+
+    The session keeps its first ``base`` committed ids; the prompt goes on with ``ids``, or with
+    what the cloud makes of ``messages`` or ``text``. Where ``ids`` were rendered here by the
+    template (``templated``), ``messages`` is kept as well for a cloud whose template differs.
+    ``objective`` is what to optimise; the cloud may grant a cheaper one.
+    """
+
+    max_tokens: int
+    sampling: Sampling = NEUTRAL
+    base: int = 0
+    ids: tuple[int, ...] = ()
+    messages: tuple[dict[str, Any], ...] | None = None
+    text: str | None = None
+    templated: bool = False
+    stops: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    objective: str | None = None
