@@ -16,8 +16,8 @@ from outrider.cloud_server.placement.problem import Floats, Ints, Problem
 from outrider.protocol.errors import SettingError
 
 Associate = Callable[[Problem, np.random.Generator], Ints]
-SWEEPS = 5
-"""Times that local search goes over all devices at most; it ends when nothing improves."""
+LEAST = 1e-12
+"""A cost that falls by less has not fallen: local search ends."""
 
 
 def at_random(problem: Problem, rng: np.random.Generator) -> Ints:
@@ -66,44 +66,68 @@ def tma(problem: Problem, rng: np.random.Generator) -> Ints:
 
 
 def tma_moves(problem: Problem, rng: np.random.Generator) -> Ints:
-    """The matching with single moves as well."""
-    return improve(problem, tma(problem, rng))
+    """The matching with single moves as well, before the swaps, until neither of the two helps.
+
+    Moves first: a crowd around the best channel takes hundreds of swaps and few moves to part, and
+    what comes out is better.
+    """
+    state = Costs(problem, max_sinr(problem, rng))
+    _move(state)
+    while _swap(state) and _move(state):
+        pass
+    return state.server
 
 
 def improve(problem: Problem, server: Ints) -> Ints:
-    """Let each device in turn go where the cost is least, until none wants to move."""
+    """Single devices go where the cost is least, until none wants to move."""
     state = Costs(problem, server)
-    for _ in range(SWEEPS):
-        moved = False
-        for i in range(problem.devices):
-            here = int(state.server[i])
-            saved = state.removed(i)
-            extra = state.added(i)
-            extra[here] = saved
-            best = int(extra.argmin())
-            if extra[best] < saved - 1e-12:
-                state.remove(i)
-                state.add(i, best)
-                moved = True
-        if not moved:
-            break
+    _move(state)
     return state.server
 
 
 def swaps(problem: Problem, server: Ints) -> Ints:
     """Exchange the servers of two devices while that lowers the cost; ends, as the cost falls."""
     state = Costs(problem, server)
-    for _ in range(SWEEPS):
-        moved = False
-        for i in range(problem.devices):
-            gain = state.swap_gains(i)
-            k = int(gain.argmax())
-            if gain[k] > 1e-12:
-                state.swap(i, k)
-                moved = True
-        if not moved:
-            break
+    _swap(state)
     return state.server
+
+
+def _move(state: Costs) -> bool:
+    """In rounds: what each device would gain most is looked up for all at once, and done in that
+    order where it still helps after those before it. Ends where no single move helps.
+
+    Returns whether anything moved.
+    """
+    ever, moved = False, True
+    while moved:
+        moved = False
+        gains = state.move_gains()
+        best = gains.max(1)
+        for i in np.argsort(-best, kind="stable")[: int((best > LEAST).sum())]:
+            extra = state.added(int(i))
+            extra[state.server[i]] = np.inf
+            j = int(extra.argmin())
+            if state.removed(int(i)) - extra[j] > LEAST:
+                state.remove(int(i))
+                state.add(int(i), j)
+                ever = moved = True
+    return ever
+
+
+def _swap(state: Costs) -> bool:
+    """The same with each device's best swap."""
+    ever, swapped = False, True
+    while swapped:
+        swapped = False
+        gains = state.swap_gains()
+        partner = gains.argmax(1)
+        best = gains.max(1)
+        for i in np.argsort(-best, kind="stable")[: int((best > LEAST).sum())]:
+            k = int(partner[i])
+            if state.swap_gain(int(i), k) > LEAST:
+                state.swap(int(i), k)
+                ever = swapped = True
+    return ever
 
 
 class Costs:
@@ -117,19 +141,22 @@ class Costs:
     def __init__(self, problem: Problem, server: Ints | None = None) -> None:
         self.problem = problem
         m, e = problem.devices, problem.servers
-        self.root = np.sqrt(problem.work)
+        self.each, self.device = np.arange(e), np.arange(m)
+        self.root, self.slow = np.sqrt(problem.work), 1.0 / problem.speed
         self.most = _room(problem, server)
         count = np.arange(1, self.most + 1)
-        device = np.arange(m)[:, None, None]
-        up = problem.uplink(1.0 / count, device, np.arange(e)[None, :, None])
+        device = self.device[:, None, None]
+        up = problem.uplink(1.0 / count, device, self.each[None, :, None])
         self.band = problem.band_cost(up, device)  # [M, E, members]
         self.server = np.full(m, -1, np.int64)
         self.count = np.zeros(e, np.int64)
         self.roots = np.zeros(e)
         self.bands = np.zeros((e, self.most + 1))  # at index n: if the members were n
         if server is not None:
-            for i, j in enumerate(server):
-                self.add(i, int(j))
+            self.server = server.copy()
+            self.count = np.bincount(server, minlength=e)
+            self.roots = np.bincount(server, self.root, e)
+            np.add.at(self.bands[:, 1:], server, self.band[self.device, server])
 
     def add(self, i: int, j: int) -> None:
         """Device i joins server j."""
@@ -147,36 +174,76 @@ class Costs:
         self.bands[j, 1:] -= self.band[i, j]
 
     def added(self, i: int) -> Floats:
-        """By server [E]: by how much the cost would grow if device i joined it."""
-        problem, each = self.problem, np.arange(self.problem.servers)
+        """By server [E]: by how much the cost would grow if device i joined it, were it nowhere.
+
+        Where it is already: if another one like it joined.
+        """
         after = np.minimum(self.count + 1, self.most)
-        compute = ((self.roots + self.root[i]) ** 2 - self.roots**2) / problem.speed
+        compute = self.root[i] * (2.0 * self.roots + self.root[i]) * self.slow
         bands = (
-            self.bands[each, after] + self.band[i, each, after - 1] - self.bands[each, self.count]
+            self.bands[self.each, after]
+            + self.band[i, self.each, after - 1]
+            - self.bands[self.each, self.count]
         )
-        return np.where(self.count < self.most, compute + bands + problem.queue, np.inf)
+        return np.where(self.count < self.most, compute + bands + self.problem.queue, np.inf)
 
     def removed(self, i: int) -> float:
         """By how much the cost would fall if device i left."""
         j, problem = int(self.server[i]), self.problem
         n = int(self.count[j])
         rest = self.roots[j] - self.root[i]
-        compute = (self.roots[j] ** 2 - rest**2) / problem.speed[j]
+        compute = (self.roots[j] ** 2 - rest**2) * self.slow[j]
         without = self.bands[j, n - 1] - (self.band[i, j, n - 2] if n > 1 else 0.0)
         return float(compute + self.bands[j, n] - without + problem.queue[j])
 
-    def swap_gains(self, i: int) -> Floats:
-        """By device k [M]: by how much the cost would fall if i and k exchanged their servers."""
-        a, n = int(self.server[i]), self.count
-        others, roots = self.server, self.roots
-        problem, device = self.problem, np.arange(self.problem.devices)
-        change = self.root - self.root[i]
-        compute = ((roots[a] + change) ** 2 - roots[a] ** 2) / problem.speed[a]
-        compute += ((roots[others] - change) ** 2 - roots[others] ** 2) / problem.speed[others]
-        there, here = n[others] - 1, n[a] - 1
-        bands = self.band[device, a, here] - self.band[i, a, here]
-        bands += self.band[i, others, there] - self.band[device, others, there]
-        return np.where(others == a, 0.0, -(compute + bands))
+    def move_gains(self) -> Floats:
+        """[M, E]: by how much the cost would fall if device i alone went to j; 0 where it is.
+
+        The same as ``removed(i) - added(i)``, for all at once.
+        """
+        each, device, here = self.each, self.device, self.server
+        after = np.minimum(self.count + 1, self.most)
+        root = self.root[:, None]
+        extra = root * (2.0 * self.roots + root) * self.slow + self.band[:, each, after - 1]
+        extra += self.bands[each, after] - self.bands[each, self.count] + self.problem.queue
+        n = self.count[here]
+        saved = self.root * (2.0 * self.roots[here] - self.root) * self.slow[here]
+        saved += self.bands[here, n] - self.bands[here, n - 1] + self.problem.queue[here]
+        saved += np.where(n > 1, self.band[device, here, np.maximum(n - 2, 0)], 0.0)
+        gains = np.where(self.count < self.most, saved[:, None] - extra, -np.inf)
+        gains[device, here] = 0.0
+        return gains
+
+    def swap_gains(self) -> Floats:
+        """[M, M]: by how much the cost would fall if i and k exchanged their servers.
+
+        Numbers of members stay, so a device's bandwidth term at each server is known; the compute
+        terms change by c (2 R_a / F_a - 2 R_b / F_b + c (1 / F_a + 1 / F_b)) where
+        c = root_k - root_i.
+        """
+        here = self.server
+        now = self.band[:, self.each, np.maximum(self.count - 1, 0)]  # [M, E]
+        at = now[:, here]  # [i, k]: device i where k is
+        own = at.diagonal()
+        pull = 2.0 * (self.roots * self.slow)[here]
+        slow = self.slow[here]
+        change = self.root - self.root[:, None]
+        grown = change * (pull[:, None] - pull + change * (slow[:, None] + slow))
+        grown += at + at.T - own - own[:, None]
+        return np.where(here[:, None] == here, 0.0, -grown)
+
+    def swap_gain(self, i: int, k: int) -> float:
+        """One entry of :meth:`swap_gains`."""
+        a, b = self.server[i], self.server[k]
+        if a == b:
+            return 0.0
+        change = self.root[k] - self.root[i]
+        grown = change * (2.0 * self.roots[a] + change) * self.slow[a]
+        grown -= change * (2.0 * self.roots[b] - change) * self.slow[b]
+        here, there = self.count[a] - 1, self.count[b] - 1
+        grown += self.band[k, a, here] - self.band[i, a, here]
+        grown += self.band[i, b, there] - self.band[k, b, there]
+        return float(-grown)
 
     def swap(self, i: int, k: int) -> None:
         """Exchange the servers of two devices."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from outrider.cloud_server.placement import association, shares
 from outrider.cloud_server.placement.association import POLICIES, Costs, improve, policy, swaps
@@ -46,17 +48,25 @@ def test_costs_by_lookup_are_those_of_the_model(seed: int) -> None:
         assert state.total == pytest.approx(slow_total(problem, state.server))
         i, k = (int(x) for x in rng.choice(9, 2, replace=False))
         before, here = state.total, int(state.server[i])
-        gain = state.swap_gains(i)[k]
+        gain = state.swap_gain(i, k)
+        assert state.swap_gains()[i, k] == pytest.approx(gain, abs=1e-12)
+        alone = state.move_gains()[i]
         state.swap(i, k)
         assert before - state.total == pytest.approx(gain, abs=1e-9)
+        state.swap(i, k)
+        assert alone[here] == 0
         before, saved = state.total, state.removed(i)
         here = int(state.server[i])
         state.remove(i)
         j = int(rng.integers(0, 3))
         extra = state.added(i)
         assert extra[here] == pytest.approx(saved)
+        np.testing.assert_allclose(saved - extra, alone, atol=1e-9)
         state.add(i, j)
         assert state.total - before == pytest.approx(extra[j] - saved, abs=1e-9)
+        again = Costs(problem, state.server)
+        np.testing.assert_allclose(again.bands, state.bands, atol=1e-9)
+        assert again.total == pytest.approx(state.total)
 
 
 @pytest.mark.parametrize("search", [improve, swaps])
@@ -68,6 +78,27 @@ def test_searches_end_and_never_worsen(search: object, seed: int) -> None:
     assert slow_total(problem, found) <= slow_total(problem, start) + 1e-9
     if search is swaps:
         assert (np.bincount(found, minlength=4) == np.bincount(start, minlength=4)).all()
+
+
+@given(st.integers(2, 8), st.integers(1, 4), st.integers(0, 10_000))
+@settings(max_examples=40, deadline=None)
+def test_where_a_search_ends_nothing_helps(devices: int, servers: int, seed: int) -> None:
+    """Every swap and every move from its end, priced by the reference, costs at least as much."""
+    problem = case(devices, servers, seed)
+    paper, ours = policy("tma")(problem, RNG(0)), policy("tma-moves")(problem, RNG(0))
+    start = POLICIES["max-sinr"](problem, RNG(0))
+    assert slow_total(problem, paper) <= slow_total(problem, start) + 1e-9
+    for found in (paper, ours):
+        here = slow_total(problem, found)
+        for i, k in combinations(range(devices), 2):
+            other = found.copy()
+            other[[i, k]] = found[[k, i]]
+            assert slow_total(problem, other) >= here - 1e-9
+    here = slow_total(problem, ours)
+    for i, j in product(range(devices), range(servers)):
+        other = ours.copy()
+        other[i] = j
+        assert slow_total(problem, other) >= here - 1e-9
 
 
 @pytest.mark.parametrize("seed", range(2))
