@@ -153,9 +153,9 @@ class Costs:
         self.roots = np.zeros(e)
         self.bands = np.zeros((e, self.most + 1))  # at index n: if the members were n
         if server is not None:
-            self.server = server.copy()
-            self.count = np.bincount(server, minlength=e)
-            self.roots = np.bincount(server, self.root, e)
+            self.server[:] = server
+            self.count[:] = np.bincount(server, minlength=e)
+            self.roots[:] = np.bincount(server, self.root, e)
             np.add.at(self.bands[:, 1:], server, self.band[self.device, server])
 
     def add(self, i: int, j: int) -> None:
