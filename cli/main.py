@@ -30,7 +30,7 @@ from outrider.cli.run import run
 from outrider.cli.serve import serve
 from outrider.cli.service import install, uninstall
 from outrider.cli.settings import Command
-from outrider.cli.sim import uara
+from outrider.cli.sim import radio, uara
 from outrider.protocol.errors import OutriderError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
@@ -72,6 +72,7 @@ for manage in (install, uninstall):
 app.add_typer(service, name="service")
 quantize.command("report", cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG)(report)
 app.add_typer(quantize, name="quantize")
+sim.command("radio", cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG)(radio)
 sim.command("uara", cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG)(uara)
 app.add_typer(sim, name="sim")
 app.add_typer(bench, name="bench")

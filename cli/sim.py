@@ -12,6 +12,41 @@ from outrider.cli import logs
 from outrider.cli import options as o
 
 
+def radio(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the two traces.")] = Path(
+        "radio"
+    ),
+    *,
+    scenario: Annotated[str, typer.Option(help="umi or uma.")] = "umi",
+    devices: Annotated[int, typer.Option(help="Devices that walk.")] = 24,
+    servers: Annotated[int, typer.Option(help="Servers that hear them.")] = 4,
+    slots: Annotated[int, typer.Option(help="Seconds that they walk.", min=2)] = 80,
+    seed: Annotated[int, typer.Option(help="Of the ways and of both generators.", min=0)] = 1,
+    json: o.Json = False,
+    verbose: o.Verbose = False,
+    config: o.Config = None,  # noqa: ARG001 - its callback reads it
+) -> None:
+    """Traces of radio by our channels and by Sionna's, on the same ways, held against each other.
+
+    Example: outrider sim radio --scenario uma --devices 12 --slots 60
+    """
+    logs.configure(verbose)
+    from outrider.protocol.errors import BackendError
+    from outrider.runtime.extras import hint
+
+    try:
+        from rich.console import Console
+
+        from outrider.simulator.cell.model import Settings
+        from outrider.simulator.cell.radio_check import compare, lines
+    except ModuleNotFoundError as error:
+        raise BackendError(f"this needs {error.name}: {hint('sim')}") from error
+    settings = Settings(devices, servers, speed=(1.0, 2.0), channel=scenario)
+    settings.check()
+    found = compare(settings, seed=seed, slots=slots, keep=out, say=Console(stderr=True).print)
+    print(jsonlib.dumps(found) if json else "\n".join(lines(found)))
+
+
 def uara(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder for rows, policies, figures and the result.")

@@ -1,9 +1,10 @@
 """Channels between moving devices and servers after 3GPP TR 38.901, in numpy.
 
 Path loss and line-of-sight probability of UMi street canyon and UMa (tables 7.4.1-1 and 7.4.2-1),
-shadowing that is correlated over distance (7.4.4), and small-scale fading: Rician in line of sight,
-Rayleigh elsewhere, correlated in time as the Doppler spread says (Jakes). One topology a track:
-what a device sees changes only as far as it has moved.
+sight that is correlated over distance (7.6.3.3), shadowing likewise (7.4.4; that of places in sight
+and of others are two fields), and small-scale fading: Rician in line of sight, its K factor drawn
+and correlated over distance (table 7.5-6), Rayleigh elsewhere, correlated in time as the Doppler
+spread says (Jakes). One topology a track: what a device sees changes only as far as it has moved.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import j0, ndtr
 
 from outrider.protocol.errors import SettingError
 
@@ -22,19 +24,23 @@ LIGHT = 299_792_458.0
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """``heights``: of server and device in metres. ``shadow``: deviation in dB with and without
-    line of sight. ``apart``: metres over which shadowing forgets. ``rice``: mean K factor in dB.
+    line of sight. ``apart``: metres over which shadowing forgets. ``rice``: mean and deviation of
+    the K factor in dB, and the metres over which it forgets.
     """
 
     name: str
     heights: tuple[float, float]
     shadow: tuple[float, float]
     apart: tuple[float, float]
-    rice: float = 9.0
+    rice: tuple[float, float, float]
 
+
+SIGHT_APART = 50.0
+"""Metres over which the state of sight forgets, in both scenarios (table 7.6.3.1-2)."""
 
 SCENARIOS = {
-    "umi": Scenario("umi", (10.0, 1.5), (4.0, 7.82), (10.0, 13.0)),
-    "uma": Scenario("uma", (25.0, 1.5), (4.0, 6.0), (37.0, 50.0)),
+    "umi": Scenario("umi", (10.0, 1.5), (4.0, 7.82), (10.0, 13.0), (9.0, 5.0, 15.0)),
+    "uma": Scenario("uma", (25.0, 1.5), (4.0, 6.0), (37.0, 50.0), (9.0, 3.5, 12.0)),
 }
 
 
@@ -90,24 +96,28 @@ class Channel:
 
     def __post_init__(self) -> None:
         m, e = len(self.devices), len(self.servers)
-        self._draw = self.rng.random(
-            (m, e)
-        )  # below the chance of sight: in sight; kept for a track
-        self._shadow = self.rng.standard_normal((m, e))
+        self._sight = self.rng.standard_normal((m, e))
+        self._shadow = self.rng.standard_normal((2, m, e))  # in sight, and not
+        self._rice = self.rng.standard_normal((m, e))
         self._wave = _complex(self.rng, (m, e))
 
     def move(self, places: Floats, seconds: float) -> None:
-        """The devices are elsewhere after some time: shadowing and fading follow by how far."""
-        went = np.linalg.norm(places - self.devices, axis=1)
+        """The devices are elsewhere after some time: all follows by how far."""
+        went = np.linalg.norm(places - self.devices, axis=1)[:, None]
         self.devices = places.copy()
-        apart = np.where(self.sight, *self.kind.apart)
-        keep = np.exp(-went[:, None] / apart)
-        fresh = self.rng.standard_normal(keep.shape)
-        self._shadow = keep * self._shadow + np.sqrt(1.0 - keep**2) * fresh
+        self._sight = self._drifted(self._sight, went / SIGHT_APART)
+        self._rice = self._drifted(self._rice, went / self.kind.rice[2])
+        self._shadow = self._drifted(self._shadow, went / np.array(self.kind.apart)[:, None, None])
         doppler = went / max(seconds, 1e-9) * self.carrier / LIGHT
-        fade = np.clip(_bessel0(2.0 * np.pi * doppler * seconds), -1.0, 1.0)[:, None]
-        scattered = _complex(self.rng, keep.shape)
+        fade = j0(2.0 * np.pi * doppler * seconds)
+        scattered = _complex(self.rng, self._wave.shape)
         self._wave = fade * self._wave + np.sqrt(1.0 - fade**2) * scattered
+
+    def _drifted(self, field: Floats, way: Floats) -> Floats:
+        """A unit Gaussian field further on; ``way`` in correlation distances."""
+        keep = np.exp(-way)
+        fresh = self.rng.standard_normal(field.shape)
+        return np.asarray(keep * field + np.sqrt(1.0 - keep**2) * fresh)
 
     @property
     def distance(self) -> Floats:
@@ -119,18 +129,25 @@ class Channel:
     @property
     def sight(self) -> NDArray[np.bool_]:
         """Which pairs see each other [M, E]."""
-        return np.asarray(self._draw < sight_probability(self.kind, self.distance))
+        return np.asarray(ndtr(self._sight) < sight_probability(self.kind, self.distance))
+
+    def shadow(self) -> Floats:
+        """Shadowing in dB, a loss [M, E]."""
+        deviation = np.array(self.kind.shadow)[:, None, None] * self._shadow
+        return np.asarray(np.where(self.sight, deviation[0], deviation[1]))
+
+    def loss(self) -> Floats:
+        """Path loss in dB, without shadowing [M, E]."""
+        return path_loss(self.kind, self.distance, self.carrier, self.sight)
 
     def large(self) -> Floats:
         """Power gain without small-scale fading, linear [M, E]."""
-        sight = self.sight
-        loss = path_loss(self.kind, self.distance, self.carrier, sight)
-        loss += self._shadow * np.where(sight, *self.kind.shadow)
-        return np.asarray(10.0 ** (-loss / 10.0))
+        return np.asarray(10.0 ** (-(self.loss() + self.shadow()) / 10.0))
 
     def gain(self) -> Floats:
         """Power gain, linear [M, E]."""
-        k = 10.0 ** (self.kind.rice / 10.0)
+        mean, deviation, _ = self.kind.rice
+        k = 10.0 ** ((mean + deviation * self._rice) / 10.0)
         direct = np.abs(np.sqrt(k / (k + 1)) + np.sqrt(1 / (k + 1)) * self._wave) ** 2
         return np.asarray(self.large() * np.where(self.sight, direct, np.abs(self._wave) ** 2))
 
@@ -138,11 +155,3 @@ class Channel:
 def _complex(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.complex128]:
     """Circular Gaussian numbers of mean power 1."""
     return np.asarray((rng.standard_normal(shape) + 1j * rng.standard_normal(shape)) / np.sqrt(2.0))
-
-
-def _bessel0(x: Floats) -> Floats:
-    """J0 by its integral over 64 points: exact to 1e-9 for the arguments that keep any memory."""
-    angles = (np.arange(64) + 0.5) * np.pi / 64
-    near = np.minimum(np.abs(x), 30.0)  # beyond, nothing is left to remember
-    value = np.cos(near[:, None] * np.sin(angles)).mean(1)
-    return np.where(np.abs(x) < 30.0, value, 0.0)

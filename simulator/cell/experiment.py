@@ -19,6 +19,7 @@ from outrider.cloud_server.placement import association, shares
 from outrider.cloud_server.placement.problem import Placement, Problem, evaluate
 from outrider.protocol.errors import BackendError
 from outrider.simulator.cell.model import Cell, Settings
+from outrider.simulator.cell.radio import Radio
 
 SHARES = ("equal", "optimised")
 GRID = ((30, 4), (60, 4), (60, 8), (120, 8), (120, 12), (180, 12), (180, 20))
@@ -72,10 +73,12 @@ def run(
     *,
     slots: int = SLOTS,
     place: Place | None = None,
+    radio: Radio | None = None,
 ) -> Row:
-    """One run. ``place``: a policy that is not in the table, as the learned ones."""
+    """One run. ``place``: a policy that is not in the table, as the learned ones. ``radio``: a
+    trace in place of the cell's own channels."""
     place = place or placed(name, kind)
-    cell = Cell(settings, np.random.default_rng(seed))
+    cell = Cell(settings, np.random.default_rng(seed), radio)
     rng = np.random.default_rng([seed, 1])
     share = cell.battery / cell.full
     few, many = share <= 0.2 + share.min(), share >= 0.8 * share.max()

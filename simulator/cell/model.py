@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from outrider.cloud_server.placement.problem import Placement, Problem, evaluate
 from outrider.protocol.errors import SettingError
 from outrider.simulator.cell.channel import Channel, scenario
+from outrider.simulator.cell.radio import Radio, Replayed, Tracks
 
 Floats = NDArray[np.float64]
 BAND = 10e6
@@ -74,11 +75,15 @@ class Settings:
 
 @dataclass
 class Cell:
-    """One cell, slot by slot; everything random comes from ``rng``."""
+    """One cell, slot by slot; everything random comes from ``rng``.
+
+    ``radio``: a trace whose places, powers and channels it has instead of its own.
+    """
 
     settings: Settings
     rng: np.random.Generator
-    channel: Channel = field(init=False)
+    radio: Radio | None = None
+    channel: Channel | Replayed = field(init=False)
 
     def __post_init__(self) -> None:
         self.settings.check()
@@ -93,8 +98,22 @@ class Cell:
         self.full = np.full(s.devices, s.battery[1])
         self.battery = rng.uniform(*s.battery, s.devices)
         self.queue = np.zeros(s.servers)
-        self.channel = Channel(self.servers, self.places, rng, scenario(s.channel))
+        if self.radio is None:
+            self.channel = Channel(self.servers, self.places, rng, scenario(s.channel))
+        else:
+            self._on(self.radio)
         self._new_tasks()
+
+    def _on(self, radio: Radio) -> None:
+        s = self.settings
+        if radio.gain.shape[1:] != (s.devices, s.servers) or float(radio.slot) != s.slot:
+            raise SettingError(
+                f"the trace of radio has {radio.gain.shape[1]} devices, {radio.gain.shape[2]} "
+                f"servers and slots of {float(radio.slot):g} s; the cell {s.devices}, {s.servers} "
+                f"and {s.slot:g} s"
+            )
+        self.servers, self.places, self.power = radio.servers, radio.places[0], radio.power
+        self.channel = Replayed(radio)
 
     def problem(self) -> Problem:
         """This slot, as the policies see it."""
@@ -120,13 +139,15 @@ class Cell:
         brought = np.bincount(placement.server, problem.work, s.servers) / self.card
         left = np.maximum(0.0, self.queue + brought - s.slot)
         self.queue = np.minimum(left, 3 * s.slot)  # the paper's queues are a few slots long
-        self._walk()
+        self.walk()
         self.channel.move(self.places, s.slot)
         self._new_tasks()
 
-    def _walk(self) -> None:
+    def walk(self) -> None:
         """Towards a random place, then to the next one."""
         s = self.settings
+        if isinstance(self.channel, Replayed):
+            return
         way = self.goals - self.places
         far = np.linalg.norm(way, axis=1)
         reach = self.pace * s.slot
@@ -145,6 +166,22 @@ class Cell:
     def with_thrift(self, thrift: float) -> None:
         """Weigh energy differently from here on."""
         self.settings = replace(self.settings, thrift=thrift)
+
+
+def tracks(settings: Settings, seed: int, slots: int) -> Tracks:
+    """The ways that the devices of a cell walk, for a generator of radio."""
+    cell = Cell(settings, np.random.default_rng(seed))
+    places = [cell.places]
+    for _ in range(slots - 1):
+        cell.walk()
+        places.append(cell.places)
+    return Tracks(
+        places=np.stack(places),
+        servers=cell.servers,
+        power=cell.power,
+        slot=np.array(settings.slot),
+        band=np.full(settings.servers, BAND / settings.servers),
+    )
 
 
 def _spread(count: int, side: float, rng: np.random.Generator) -> Floats:

@@ -53,10 +53,13 @@ class TestChannel:
         channel.move(places, 1.0)
         np.testing.assert_allclose(channel.large(), before)
         small = Channel(channel.servers, places, np.random.default_rng(1))
-        shadow = small._shadow.copy()
+        shadow, sight = small._shadow.copy(), small._sight.copy()
         small.move(places + np.array([5.0, 0.0]), 1.0)
-        kept = np.corrcoef(shadow.ravel(), small._shadow.ravel())[0, 1]
-        assert 0.5 < kept < 0.75  # exp(-5/13) to exp(-5/10)
+        for i, apart in enumerate(UMI.apart):
+            kept = np.corrcoef(shadow[i].ravel(), small._shadow[i].ravel())[0, 1]
+            assert kept == pytest.approx(np.exp(-5 / apart), abs=0.05)
+        kept = np.corrcoef(sight.ravel(), small._sight.ravel())[0, 1]
+        assert kept == pytest.approx(np.exp(-5 / 50), abs=0.05)
 
     def test_fading_has_mean_power_one(self) -> None:
         rng = np.random.default_rng(0)
