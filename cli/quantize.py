@@ -69,7 +69,11 @@ def pack(
     ] = None,
     onnx: Annotated[str, typer.Option("--onnx", help="Also an ONNX file: f32, int8 or int4.")] = "",
     provider: Annotated[
-        str, typer.Option("--provider", help="What the ONNX file is built for: cpu, cuda, dml.")
+        str,
+        typer.Option(
+            "--provider",
+            help="What the ONNX file is built for and runs on: cpu, cuda, dml, webgpu.",
+        ),
     ] = "cpu",
     imatrix: Annotated[
         Path | None,

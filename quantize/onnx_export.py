@@ -19,7 +19,7 @@ from outrider.quantize.check import check_f32
 from outrider.quantize.checkpoint import Checkpoint
 from outrider.quantize.families import head_size
 from outrider.quantize.gguf_file import saving
-from outrider.runtime.lm.onnx import FACTS_FILE, MODEL_FILE, OnnxLM
+from outrider.runtime.lm.onnx import FACTS_FILE, MODEL_FILE, PROVIDERS, OnnxLM
 
 PRECISIONS = {"f32": "fp32", "int8": "int8", "int4": "int4"}
 """Ours, and the builder's name for it."""
@@ -44,11 +44,10 @@ def export_onnx(
     """Write ``model.onnx`` (with its data beside it) and ``outrider_onnx.json`` into ``out``.
 
     Raises:
-        SettingError: no such precision.
+        SettingError: no such precision or provider.
         BackendError: neither way works for this checkpoint; says what each complained about.
     """
-    if precision not in PRECISIONS:
-        raise SettingError(f"precision {precision!r} is not one of {', '.join(PRECISIONS)}")
+    check_wanted(precision, provider)
     why = "it was asked for"
     if by in ("auto", "builder"):
         try:
@@ -58,6 +57,18 @@ def export_onnx(
                 raise
             why = str(error)
     return _finish(checkpoint, out, precision, by="torch", why=why, provider=provider)
+
+
+def check_wanted(precision: str, provider: str) -> None:
+    """Refuse what no export makes, before anything is made.
+
+    Raises:
+        SettingError: no such precision or provider.
+    """
+    if precision not in PRECISIONS:
+        raise SettingError(f"precision {precision!r} is not one of {', '.join(PRECISIONS)}")
+    if provider not in PROVIDERS:
+        raise SettingError(f"provider {provider!r} is not one of {', '.join(PROVIDERS)}")
 
 
 def _finish(
@@ -73,7 +84,7 @@ def _finish(
             from outrider.quantize.onnx_torch import export_with_torch
 
             export_with_torch(checkpoint, made / MODEL_FILE, precision)
-        _write_facts(checkpoint, made, precision)
+        _write_facts(checkpoint, made, precision, provider)
         if precision == "f32":
             check_f32(checkpoint, made)
         else:
@@ -103,7 +114,7 @@ def _build(source: Path, out: Path, precision: str, provider: str) -> None:
         raise BackendError(f"onnxruntime-genai's builder does not make it: {lines[-1]}")
 
 
-def _write_facts(checkpoint: Checkpoint, out: Path, precision: str) -> None:
+def _write_facts(checkpoint: Checkpoint, out: Path, precision: str, provider: str) -> None:
     heads = checkpoint.number("num_attention_heads")
     facts = {
         "format": 1,
@@ -113,5 +124,6 @@ def _write_facts(checkpoint: Checkpoint, out: Path, precision: str) -> None:
         "vocab_size": checkpoint.number("vocab_size"),
         "max_position_embeddings": checkpoint.number("max_position_embeddings"),
         "quantization": precision,
+        "provider": provider,
     }
     (out / FACTS_FILE).write_text(json.dumps(facts, indent=2) + "\n", "utf-8")

@@ -65,6 +65,10 @@ def make_pack(
     """
     if not order.gguf and not order.onnx:
         raise SettingError("name at least one GGUF type or an ONNX precision")
+    if order.onnx:
+        from outrider.quantize.onnx_export import check_wanted
+
+        check_wanted(order.onnx, order.provider)
     tokenizer_from = target or checkpoint.folder
     out.mkdir(parents=True, exist_ok=True)
     manifest = _begin(checkpoint, out, tokenizer_from)

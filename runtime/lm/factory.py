@@ -54,7 +54,9 @@ def load_lm(
                 raise SettingError(f"{setting} is for llama.cpp; {note} cannot honour it")
         from outrider.runtime.lm.onnx import OnnxLM
 
-        lm: CausalLM = OnnxLM.load(file, n_ctx, threads=threads)
+        lm: CausalLM
+        lm = onnx = OnnxLM.load(file, n_ctx, threads=threads)
+        note += f"; {onnx.note}" if onnx.note else ""
     else:
         from outrider.runtime.lm.llama_cpp import LlamaLM
 

@@ -30,7 +30,15 @@ FACTS_FILE = "outrider_onnx.json"
 KNOWN_BAD = ("1.21.",)
 """Versions (by prefix) whose ARM wheels die with an illegal instruction on a Raspberry Pi 4."""
 
-_CPU = ("CPUExecutionProvider",)
+PROVIDERS = {
+    "cpu": "CPUExecutionProvider",
+    "cuda": "CUDAExecutionProvider",
+    "dml": "DmlExecutionProvider",
+    "webgpu": "WebGpuExecutionProvider",
+}
+"""What a graph can be built for, and ONNX Runtime's name of it."""
+
+_CPU = PROVIDERS["cpu"]
 _OPTIONAL = "position_ids"  # some graphs of the builder count positions themselves
 _MASKED = np.finfo(np.float32).min
 _CHUNK_IDS = 512
@@ -48,6 +56,7 @@ class Facts(msgspec.Struct, frozen=True):
     max_position_embeddings: int
     quantization: str = "none"
     source_sha256: str = ""
+    provider: str = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +103,7 @@ class OnnxLM(ListedLM):
         super().__init__(graph.name, graph.facts.vocab_size, n_ctx)
         self.graph = graph
         self.providers = graph.providers
+        self.note = graph.note
         self._past = graph.fresh(n_ctx)  # may hold more positions than _ids after a cut, not fewer
         self._held = 0
 
@@ -104,20 +114,21 @@ class OnnxLM(ListedLM):
         n_ctx: int = 0,
         *,
         threads: int = 1,
-        providers: Sequence[str] = _CPU,
     ) -> OnnxLM:
         """Load a folder with ``model.onnx`` and ``outrider_onnx.json``, or that ``.onnx`` file.
 
-        ``n_ctx`` 0 is what the model was trained for, which is also the most allowed.
+        ``n_ctx`` 0 is what the model was trained for, which is also the most allowed. The model
+        runs on the execution provider that it was built for; where ONNX Runtime lacks that one, on
+        the processor, and ``note`` says so.
 
         Raises:
-            SettingError: a number out of range or a provider that this build does not have.
+            SettingError: a number out of range.
             BackendError: a file is missing or broken, or its graph is not of the expected form.
         """
         for setting, value, least in (("n_ctx", n_ctx, 0), ("threads", threads, 1)):
             if value < least:
                 raise SettingError(f"{setting} is {value}; it must be at least {least}")
-        graph = _open(Path(path), threads, providers)
+        graph = _open(Path(path), threads)
         most = graph.facts.max_position_embeddings
         return cls(graph, min(n_ctx or most, most))
 
@@ -160,13 +171,16 @@ class Graph:
         self.facts = facts
         self.name = name
         self.providers: list[str] = session.get_providers()
+        self.note = _fallback(facts, self.providers)
         self._session = session
         self._binding = session.io_binding()
         layers = range(facts.layers)
         self._inputs = [f"past_key_values.{i}.{k}" for i in layers for k in ("key", "value")]
         self._outputs = [f"present.{i}.{k}" for i in layers for k in ("key", "value")]
         self._value = _runtime().OrtValue.ortvalue_from_numpy
-        self._given = {value.name for value in session.get_inputs()}
+        self._given = {value.name: value.type for value in session.get_inputs()}
+        half = "float16" in self._given.get("past_key_values.0.key", "")
+        self._kv = np.float16 if half else np.float32
 
     def run(self, ids: Sequence[int], start: int, past: list[Any]) -> tuple[Rows, list[Any]]:
         """Evaluate ``ids`` at positions ``start``...: logits ``[len(ids), vocab]``, grown past."""
@@ -185,7 +199,8 @@ class Graph:
         except Exception as error:  # its exceptions share no base class of their own
             raise BackendError(f"{self.name}: ONNX Runtime failed: {_first_line(error)}") from error
         logits, *present = binding.get_outputs()
-        return logits.numpy()[0], self._grown(past, present)
+        rows = logits.numpy()[0].astype(np.float32, copy=False)
+        return rows, self._grown(past, present)
 
     def fresh(self, n_ctx: int) -> list[Any]:  # noqa: ARG002 - it grows with the text
         """The keys and values of an empty sequence."""
@@ -214,9 +229,9 @@ class Graph:
     def _grown(self, past: list[Any], present: list[Any]) -> list[Any]:  # noqa: ARG002
         return present
 
-    def _zeros(self, length: int) -> NDArray[np.float32]:
+    def _zeros(self, length: int) -> NDArray[Any]:
         facts = self.facts
-        return np.zeros((1, facts.kv_heads, length, facts.head_dim), np.float32)
+        return np.zeros((1, facts.kv_heads, length, facts.head_dim), self._kv)
 
 
 class BuilderGraph(Graph):
@@ -272,19 +287,32 @@ def _runtime() -> Any:
     return onnxruntime
 
 
-def _open(path: Path, threads: int, providers: Sequence[str]) -> Graph:
+def _fallback(facts: Facts, providers: Sequence[str]) -> str:
+    """What to say when a graph does not run where it was built for."""
+    wanted = PROVIDERS[facts.provider]
+    if wanted in providers:
+        return ""
+    return (
+        f"built for {facts.provider}, but this ONNX Runtime does not have {wanted}: it runs on the "
+        "processor, slower"
+    )
+
+
+def _open(path: Path, threads: int) -> Graph:
     """Read the facts, make the session and check that the one describes the other."""
     model = path / MODEL_FILE if path.is_dir() else path
     if not model.is_file():
         raise BackendError(f"no such file: {model}")
     facts = _read_facts(model.parent / FACTS_FILE)
     ort = _runtime()
-    missing = [name for name in providers if name not in ort.get_available_providers()]
-    if missing:
-        raise SettingError(
-            f"providers: {', '.join(missing)} is not in this build of ONNX Runtime; "
-            f"it has {', '.join(ort.get_available_providers())}"
+    wanted = PROVIDERS.get(facts.provider)
+    if wanted is None:
+        raise BackendError(
+            f"{model.parent / FACTS_FILE} says provider {facts.provider!r}; it must be one of "
+            f"{', '.join(PROVIDERS)}"
         )
+    there = ort.get_available_providers()
+    providers = [name for name in dict.fromkeys((wanted, _CPU)) if name in there]
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -292,7 +320,7 @@ def _open(path: Path, threads: int, providers: Sequence[str]) -> Graph:
     # A spinning thread takes a small board's cores from the other processes of the demo.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
-        session = ort.InferenceSession(str(model), options, providers=list(providers))
+        session = ort.InferenceSession(str(model), options, providers=providers)
     except Exception as error:  # its exceptions share no base class of their own
         raise BackendError(f"ONNX Runtime cannot load {model}: {_first_line(error)}") from error
     built = any(value.name == "attention_mask" for value in session.get_inputs())

@@ -48,6 +48,15 @@ def built(toys: Toys, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
+def test_a_graph_for_another_provider_still_runs_here(toys: Toys, tmp_path: Path) -> None:
+    export_onnx(read_checkpoint(toys("llama")), tmp_path, "int8", provider="cuda", by="builder")
+    lm = OnnxLM.load(tmp_path, 16)
+    assert "built for cuda" in lm.note  # with keys and values of half precision
+    assert np.isfinite(lm.feed([1, 2, 3], 3)).all()
+    lm.cut(1)
+    assert lm.feed([2], 1).dtype == np.float32
+
+
 def test_torch_exports_mixed_windows(toys: Toys, tmp_path: Path) -> None:
     made = export_onnx(read_checkpoint(toys("gemma-2")), tmp_path, "f32", by="torch")
     assert (made.by, made.why) == ("torch", "it was asked for")
@@ -81,3 +90,8 @@ def test_a_failed_export_leaves_nothing(toys: Toys, tmp_path: Path) -> None:
 def test_an_unknown_precision(toys: Toys, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="'int3' is not one of f32, int8, int4"):
         export_onnx(read_checkpoint(toys("llama")), tmp_path, "int3")
+
+
+def test_an_unknown_provider(toys: Toys, tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="provider 'abacus' is not one of cpu, cuda"):
+        export_onnx(read_checkpoint(toys("llama")), tmp_path, "int8", provider="abacus")

@@ -16,6 +16,7 @@ from outrider.protocol.errors import BackendError, SettingError
 pytest.importorskip("onnxruntime")
 
 from outrider.runtime.lm import onnx as backend
+from outrider.runtime.lm.factory import load_lm
 from outrider.runtime.lm.onnx import OnnxLM, causal_bias, probe
 
 
@@ -135,12 +136,23 @@ def test_a_model_that_its_facts_do_not_describe(
         OnnxLM.load(folder)
 
 
-@pytest.mark.parametrize(
-    "setting", [{"threads": 0}, {"n_ctx": -1}, {"providers": ["AbacusExecutionProvider"]}]
-)
+@pytest.mark.parametrize("setting", [{"threads": 0}, {"n_ctx": -1}])
 def test_settings_out_of_range(folder: Path, setting: dict[str, Any]) -> None:
     with pytest.raises(SettingError, match=next(iter(setting))):
         OnnxLM.load(folder, **setting)
+
+
+def test_without_the_provider_it_was_built_for_it_says_so(folder: Path) -> None:
+    assert load_lm(folder, "onnx").note == "onnx: it was asked for"
+    change(folder, provider="cuda")
+    loaded = load_lm(folder, "onnx")
+    assert loaded.lm.providers == ["CPUExecutionProvider"]
+    assert (
+        "built for cuda, but this ONNX Runtime does not have CUDAExecutionProvider" in loaded.note
+    )
+    change(folder, provider="abacus")
+    with pytest.raises(BackendError, match="provider 'abacus'; it must be one of cpu, cuda"):
+        OnnxLM.load(folder)
 
 
 def test_a_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
