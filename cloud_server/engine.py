@@ -262,6 +262,7 @@ class CloudEngine:
             source=self._slots.source(slot, session.ids),
             rows=part.rows,
             parents=part.parents,
+            logprobs=session.request.logprobs if session.request else None,
         )
         if self._prompted.get(session.key) != session.begun:
             self._prompted[session.key] = session.begun
@@ -321,7 +322,7 @@ class CloudEngine:
         elif part.rows and accepted == len(part.rows) and session.expects(accepted):
             del tokens[accepted]  # the next draft is judged there; a bonus would void it
         scan = self._ending(session).scan(tokens)
-        session.commit(tokens[: scan.keep], min(accepted, len(part.rows)))
+        session.commit(tokens[: scan.keep], min(accepted, len(part.rows)), decided.logprobs)
         own = len(tokens) - accepted
         self.planner.judged(session, part, accepted, now, own=own, refused=refused)
         self._count(part, min(accepted, scan.keep), scan.keep)

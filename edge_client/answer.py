@@ -7,6 +7,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from outrider.protocol.logprobs import TokenLogprob
 from outrider.runtime.text.ending import Ending
 from outrider.runtime.text.utf8 import Utf8Stream
 
@@ -20,12 +21,14 @@ class Piece:
 
     ``text`` may be empty while a character or a possible stop string is incomplete. Of ``tokens``,
     verified all, the first ``accepted`` were the drafter's; ``refused`` guesses were wrong here.
+    ``logprobs`` are the target's, one a token, where they were asked for.
     """
 
     text: str
     tokens: tuple[int, ...]
     accepted: int
     refused: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,8 @@ class Answer:
     ``cached`` ids of the prompt were in the target's cache already. ``reconnects`` counts links
     made again meanwhile. Of ``offline_tokens`` that the drafter wrote
     without one, ``corrected`` were wrong, and the last ``unverified_tokens`` are not part of the
-    answer: their text is ``unverified``.
+    answer: their text is ``unverified``. ``logprobs`` are the target's, one for each of ``ids``;
+    None: they were not asked for.
     """
 
     text: str
@@ -71,6 +75,7 @@ class Answer:
     offline_tokens: int = 0
     corrected: int = 0
     reconnects: int = 0
+    logprobs: tuple[TokenLogprob, ...] | None = None
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -125,6 +130,7 @@ def as_it_stands(
         seconds=seconds,
         rtt=rtt,
         cached=session.cached,
+        logprobs=None if session.logprobs is None else tuple(session.logprobs[: session.emitted]),
         **known,
     )
 

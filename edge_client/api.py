@@ -163,11 +163,14 @@ class AsyncOutrider:
         stop: Sequence[str] = (),
         ignore_eos: bool = False,
         objective: str | None = None,
+        logprobs: int | None = None,
         **sampling: Any,
     ) -> AsyncGenerator[Piece | Answer, None]:
         """The pieces of an answer as they are verified, and last the whole :class:`Answer`.
 
-        Leaving the loop early cancels it. ``sampling`` are further fields of :class:`Sampling`.
+        Leaving the loop early cancels it. ``logprobs``: tell the target's log-probability of each
+        token and of so many of the likeliest ones (at most 20). ``sampling`` are further fields of
+        :class:`Sampling`.
 
         Raises:
             SettingError: a setting that cannot be honoured. SessionError: the cloud refused it.
@@ -182,6 +185,7 @@ class AsyncOutrider:
             stops=(stop,) if isinstance(stop, str) else tuple(stop),
             ignore_eos=ignore_eos,
             objective=objective,
+            logprobs=logprobs,
             sampling=_sampling(temperature, seed, sampling),
         )
         session, base = pool.take(request["ids"])

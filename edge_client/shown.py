@@ -71,7 +71,7 @@ class Shown:
             self._first = self.now() - self.started
         shown = self._so_far().feed(event.tokens)
         self._parts.append(shown)
-        yield Piece(shown, event.tokens, event.accepted, event.refused)
+        yield Piece(shown, event.tokens, event.accepted, event.refused, event.logprobs)
         wrote = self.offline.committed(self.session, event.tokens) if self.offline else None
         if wrote is not None:
             yield from self._wrote(wrote)

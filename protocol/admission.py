@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from outrider.protocol.errors import SessionError
+from outrider.protocol.logprobs import MAX_TOP
 from outrider.protocol.messages import Open
 
 if TYPE_CHECKING:
@@ -65,15 +66,31 @@ def check_open(request: Open, length: int, config: CloudConfig) -> None:
             "characters in all are allowed",
             code="stops",
         )
-    for name in ("logprobs", "grammar", "collaborators"):
+    for name in ("grammar", "collaborators"):
         if getattr(request, name):
             raise SessionError(f"{name} is not supported by this cloud", code="unsupported")
+    _check_logprobs(request)
     for token, _ in request.sampling.logit_bias:
         if token >= config.vocabulary.size:
             raise SessionError(
                 f"logit_bias names token {token}; the vocabulary has {config.vocabulary.size}",
                 code="logit_bias",
             )
+
+
+def _check_logprobs(request: Open) -> None:
+    if request.logprobs is None:
+        return
+    if not 0 <= request.logprobs <= MAX_TOP:
+        raise SessionError(
+            f"logprobs asks for {request.logprobs} alternatives; at most {MAX_TOP} are told",
+            code="logprobs",
+        )
+    if request.sampling.collaborate is not None:
+        raise SessionError(
+            "log-probabilities are the target's, and this text is that of two models together",
+            code="logprobs",
+        )
 
 
 def _check_prompt(request: Open, length: int, config: CloudConfig) -> None:

@@ -37,7 +37,7 @@ COLD = 0x80
 COMPRESSED = 0x40
 COLD_TYPES: tuple[type[m.Message], ...] = (
     m.Hello, m.Welcome, m.Mismatch, m.SegmentAsk, m.Segment, m.Goodbye, m.Attach, m.Open,
-    m.Opened, m.Attached, m.Cancel, m.Close, m.Finished, m.Refused, m.Part,
+    m.Opened, m.Attached, m.Cancel, m.Close, m.Finished, m.Refused, m.Part, m.Logprobs,
 )  # fmt: skip
 """Type codes are places in this list: append only."""
 

@@ -31,7 +31,7 @@ from outrider.protocol.fingerprint import (
     differing_specials,
     first_segment,
 )
-from outrider.protocol.fit import Misfit, check_request, missing_rule, too_large
+from outrider.protocol.fit import Misfit, check_request, missing_feature, too_large
 from outrider.protocol.link import LinkEstimator, PassCurve
 from outrider.protocol.outbox import PART_BYTES, Assembler, Outbox
 from outrider.protocol.request import Request
@@ -53,6 +53,7 @@ class State(enum.Enum):
     FAILED = "failed"
 
 
+_OF_ANSWERS = (m.Verdict, m.Logprobs, m.Opened, m.Attached, m.Finished, m.Refused)
 _UP = (State.GREETING, State.READY, State.COMPARING)
 
 TRANSITIONS = {
@@ -175,7 +176,7 @@ class EdgeMachine:
             if message is not None:
                 self._take(message, now)
                 session = self._sessions.get(getattr(message, "handle", -1))
-                if session is not None and isinstance(message, m.Verdict):
+                if session is not None and isinstance(message, m.Verdict | m.Logprobs):
                     session.bytes_down += size
         except RemoteProtocolError as error:
             failure = HandshakeError(f"the cloud broke the protocol: {error}", code=error.code)
@@ -245,23 +246,22 @@ class EdgeMachine:
             raise RemoteProtocolError(f"{type(message).__name__} while {self.state.value}")
 
     def _ready(self, message: m.Message, now: float) -> None:
-        handle = getattr(message, "handle", None)
-        session = self._sessions.get(handle) if handle is not None else None
-        if isinstance(message, m.Verdict):
-            if session is not None:
-                self._events.extend(session.verdict(message, now, self.link))
-        elif isinstance(message, m.Opened | m.Attached):
-            if session is not None and session.serves(message):
-                self._events.extend(session.opened(message))
-        elif isinstance(message, m.Finished):
-            if session is not None and session.live(message.answer):
-                session.check_end(message)
-                self._end(session, message.reason, message)
-        elif isinstance(message, m.Refused):
-            if session is not None:
-                self._refused(session, message)
-        else:
+        session = self._sessions.get(getattr(message, "handle", -1))
+        if not isinstance(message, _OF_ANSWERS):
             raise RemoteProtocolError(f"{type(message).__name__} is not expected")
+        if session is None:
+            return
+        if isinstance(message, m.Verdict):
+            self._events.extend(session.verdict(message, now, self.link))
+        elif isinstance(message, m.Logprobs):
+            session.observed(message)
+        elif isinstance(message, m.Opened | m.Attached) and session.serves(message):
+            self._events.extend(session.opened(message))
+        elif isinstance(message, m.Finished) and session.live(message.answer):
+            session.check_end(message)
+            self._end(session, message.reason, message)
+        elif isinstance(message, m.Refused):
+            self._refused(session, message)
 
     def _welcomed(self, welcome: m.Welcome) -> None:
         self._move("welcome")
@@ -279,8 +279,8 @@ class EdgeMachine:
                 self._send_open(session)
 
     def _can_serve(self, session: EdgeSession) -> bool:
-        """Whether the cloud has the rule that an answer asks for; one that it lacks is refused."""
-        if why := missing_rule(session, self.welcome):
+        """Whether the cloud has what an answer asks for; one that it lacks is refused."""
+        if why := missing_feature(session, self.welcome):
             self._refuse(session, why)
         return why is None
 

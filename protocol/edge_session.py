@@ -17,6 +17,7 @@ from outrider.protocol.epochs import EdgeWindow
 from outrider.protocol.errors import LocalProtocolError, RemoteProtocolError
 from outrider.protocol.events import AnswerOpened, Committed, Event
 from outrider.protocol.link import LinkEstimator
+from outrider.protocol.logprobs import EdgeLogprobs
 from outrider.protocol.messages import (
     LEAST_FRAME_NODES,
     LEAST_IN_FLIGHT,
@@ -27,6 +28,7 @@ from outrider.protocol.messages import (
     EpochStart,
     Finished,
     Limits,
+    Logprobs,
     Open,
     Opened,
     Verdict,
@@ -62,6 +64,7 @@ class EdgeSession:
     ones included: over all answers. ``objective`` is what was granted.
     Counters of the answer under way: ``frames_sent``, ``nodes_sent``, ``nodes_accepted``, and the
     bytes of frames and verdicts, framing included. ``cached`` prompt ids the cloud had evaluated.
+    ``logprobs`` are the target's, of the answer's tokens; None: nobody asked for them.
     """
 
     def __init__(self, handle: int, key: bytes, secret: bytes) -> None:
@@ -86,6 +89,7 @@ class EdgeSession:
         self.right = self.judged = 0.0
         self.objective = "balanced"
         self.bytes_up = self.bytes_down = 0
+        self.logprobs: EdgeLogprobs | None = None
         self._closing = self._calling = self._full = False
         self._rides = False
         self._sent = SentFrames()
@@ -171,6 +175,7 @@ class EdgeSession:
         self.restores_left = MAX_RESTORES
         self.frames_sent = self.nodes_sent = self.nodes_accepted = self.cached = 0
         self.bytes_up = self.bytes_down = 0
+        self.logprobs = None if request.logprobs is None else EdgeLogprobs()
 
     def end(self) -> None:
         """The answer is over; its verified text stays for the next one."""
@@ -199,6 +204,8 @@ class EdgeSession:
         self.bound = self._rides = self._closing = self._calling = False
         self._sent.clear()
         self.window.void()
+        if self.logprobs is not None:
+            del self.logprobs[self.emitted :]  # told again with the tokens that follow
 
     def open_message(self) -> Open:
         """Everything the answer depends on, as far as this side knows it."""
@@ -223,6 +230,7 @@ class EdgeSession:
             stops=request.stops,
             ignore_eos=request.ignore_eos,
             objective=request.objective,
+            logprobs=request.logprobs,
             epoch=self.window.last_announced,
         )
 
@@ -325,6 +333,11 @@ class EdgeSession:
             self._sent.acknowledged(verdict.ack, now, link, usual=self.emitted > 0)
         yield self._commit((*own, *verdict.ids), len(own), verdict.ack)
 
+    def observed(self, message: Logprobs) -> None:
+        """Log-probabilities of the next tokens; those of an answer that is over are dropped."""
+        if self.live(message.answer) and self.logprobs is not None:
+            self.logprobs.take(message, self.prompt_len)
+
     def check_end(self, finished: Finished) -> None:
         """Both ends must hold the same text when an answer ends."""
         if (finished.length, finished.digest) != (len(self.ids), self.digests.at(len(self.ids))):
@@ -351,6 +364,9 @@ class EdgeSession:
         limit = self.request.max_tokens if self.request else 0
         if self.emitted + len(tokens) > limit:
             raise RemoteProtocolError(f"an answer of more than the {limit} tokens asked for")
+        first, last = self.emitted, self.emitted + len(tokens)
+        if self.logprobs is not None:
+            self.logprobs.check(last)
         start, hits = len(self.ids), self.window.hits(tokens)
         node, matched = self.window.current.follow(self.window.tip, tokens)
         refused = tuple(self.window.current.first(node)[0])
@@ -371,4 +387,5 @@ class EdgeSession:
             accepted=accepted,
             refused=refused,
             ack=ack,
+            logprobs=tuple(self.logprobs[first:last]) if self.logprobs is not None else (),
         )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from outrider.protocol.errors import HandshakeError
+from outrider.protocol.logprobs import TokenLogprob
 from outrider.protocol.messages import Ack, Welcome
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Committed:
 
     The first ``accepted`` were this edge's own guesses; ``refused`` are the guesses that the cloud
     contradicted here. ``ack`` has the times of the last frame, if one was answered by this.
+    ``logprobs`` are those of the tokens, where they were asked for.
     """
 
     session: EdgeSession
@@ -52,6 +54,7 @@ class Committed:
     accepted: int
     refused: tuple[int, ...]
     ack: Ack | None
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

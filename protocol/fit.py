@@ -6,6 +6,7 @@ all of them, so it must never leave.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from outrider.protocol import messages as m
@@ -44,18 +45,28 @@ def check_request(request: Request) -> None:
         )
 
 
-def missing_rule(session: EdgeSession, welcome: m.Welcome | None) -> Misfit | None:
-    """The rule that an answer asks for and the cloud does not have."""
-    request = session.request
-    together = request is not None and request.sampling.collaborate is not None
-    needed = m.COLLABORATE if together else m.RATIO
+def missing_feature(session: EdgeSession, welcome: m.Welcome | None) -> Misfit | None:
+    """What an answer asks for and the cloud does not have."""
     known = welcome.features if welcome else m.FEATURES
-    if session.phase is Phase.IDLE or not session.ratio or needed in known:
+    if session.phase is Phase.IDLE or session.request is None:
+        return None
+    missing = next((name for name in _needed(session.request) if name not in known), None)
+    if missing is None:
         return None
     return Misfit(
         "unsupported",
-        f"this cloud does not know {needed!r}: leave the option out, or upgrade the cloud",
+        f"this cloud does not know {missing!r}: leave the option out, or upgrade the cloud",
     )
+
+
+def _needed(request: Request) -> Iterator[str]:
+    """The features that an answer cannot do without."""
+    if request.sampling.collaborate is not None:
+        yield m.COLLABORATE
+    elif request.sampling.rowed:
+        yield m.RATIO
+    if request.logprobs is not None:
+        yield m.LOGPROBS
 
 
 def too_large(size: int, limit: int) -> Misfit:

@@ -23,10 +23,12 @@ WIRE_VERSION = 1
 RATIO = "ratio"
 COLLABORATE = "collaborate"
 TREES = "trees"
-FEATURES: tuple[str, ...] = (RATIO, COLLABORATE, TREES)
+LOGPROBS = "logprobs"
+FEATURES: tuple[str, ...] = (RATIO, COLLABORATE, TREES, LOGPROBS)
 """What this software can do beyond version 1: ``ratio``, draft frames with rows; ``collaborate``,
 text of a combination of the target and the edge's model; ``trees``, more than one branch of an
-epoch is judged (elsewhere the first-sent one is, which is exact too)."""
+epoch is judged (elsewhere the first-sent one is, which is exact too); ``logprobs``, the target's
+log-probabilities of committed tokens."""
 
 HASH_BYTES = 4
 SESSION_BYTES = 8
@@ -219,7 +221,8 @@ class Open(Message, frozen=True, kw_only=True):
     restored. Instead of ids there may be ``messages`` (a chat, rendered by the cloud) or ``text``.
     ``templated`` ids came from the edge's own copy of the template.
 
-    Reserved from wire version 1: ``logprobs``, ``grammar``, ``objective``, ``collaborators``.
+    ``logprobs``: how many alternatives to tell with each token's log-probability; None: neither.
+    Reserved from wire version 1: ``grammar``, ``collaborators``.
     """
 
     handle: Handle
@@ -312,6 +315,21 @@ class Refused(Message, frozen=True, kw_only=True):
     code: str
     message: str
     retry_after: float | None = None
+
+
+class Logprobs(Message, frozen=True, kw_only=True):
+    """Cloud to edge: the target's log-probabilities of the tokens from index ``at`` on.
+
+    Ahead of the verdict that commits them, for answers that asked. ``data`` holds for each token
+    its own (float32), then ``top`` times an id (32 bits) and its value (float32), likeliest first;
+    little endian.
+    """
+
+    handle: Handle
+    answer: Count
+    at: Count
+    top: Count
+    data: bytes
 
 
 class Part(Message, frozen=True, kw_only=True):

@@ -17,7 +17,8 @@ class Request:
     The session keeps its first ``base`` committed ids; the prompt goes on with ``ids``, or with
     what the cloud makes of ``messages`` or ``text``. Where ``ids`` were rendered here by the
     template (``templated``), ``messages`` is kept as well for a cloud whose template differs.
-    ``objective`` is what to optimise; the cloud may grant a cheaper one.
+    ``objective`` is what to optimise; the cloud may grant a cheaper one. ``logprobs``: how many
+    alternatives are wanted with the target's log-probability of each token; None: not even that.
     """
 
     max_tokens: int
@@ -30,3 +31,4 @@ class Request:
     stops: tuple[str, ...] = ()
     ignore_eos: bool = False
     objective: str | None = None
+    logprobs: int | None = None

@@ -15,12 +15,14 @@ import msgspec
 
 from outrider.protocol.epochs import CloudWindow
 from outrider.protocol.errors import RemoteProtocolError, SessionError
+from outrider.protocol.logprobs import CloudLogprobs, TokenLogprob
 from outrider.protocol.messages import (
     Ack,
     Attach,
     Attached,
     Draft,
     Finished,
+    Logprobs,
     Open,
     Opened,
     Verdict,
@@ -62,6 +64,7 @@ class CloudSession:
     ``queue_time`` and ``target_time`` are the engine's figures of the last pass, all in seconds.
     ``passes`` counts those that decided something for the answer. ``admitted``: it is the answer's
     turn; ``uncharged``: ids read or answered that its key's account does not know of yet.
+    ``logprobs`` are those of the answer's tokens, if it asked for them.
     """
 
     def __init__(self, key: bytes, secret: bytes, owner: str) -> None:
@@ -99,6 +102,7 @@ class CloudSession:
         self.admitted = True
         self.uncharged = 0
         self.opened_at = 0.0
+        self.logprobs: CloudLogprobs | None = None
 
     # --- the edge's messages ----------------------------------------------------------------
 
@@ -134,14 +138,17 @@ class CloudSession:
             self.running, self.ended = True, None
             self.begun += 1
             self.passes = 0
-        self.told = len(self.ids)
+            end = len(self.ids)
+            asked = request.logprobs
+            self.logprobs = None if asked is None else CloudLogprobs(asked, end, end)
+        self._told_up_to(max(known, self.prompt_len))
         return Opened(
             handle=self.handle,
             answer=self.answer,
             n=self.n,
             prompt_len=self.prompt_len,
             start=known,
-            ids=tuple(self.ids[known:]),
+            ids=tuple(self.ids[known : self.told]),
             objective=objective,
         )
 
@@ -156,14 +163,20 @@ class CloudSession:
         The caller has checked that the edge's text is a prefix of ours (:meth:`agrees`).
         """
         self.window.void(request.epoch)
-        self.told = len(self.ids)
+        self._told_up_to(request.length)
         return Attached(
             handle=self.handle,
             answer=self.answer,
             n=self.n,
             start=request.length,
-            ids=tuple(self.ids[request.length :]),
+            ids=tuple(self.ids[request.length : self.told]),
         )
+
+    def _told_up_to(self, known: int) -> None:
+        """The reply tells the rest of the text, unless that has to wait for log-probabilities."""
+        self.told = len(self.ids)
+        if self.logprobs is not None:
+            self.told = self.logprobs.told = known
 
     def agrees(self, length: int, digest: bytes) -> bool:
         """The first ``length`` committed ids are those that the edge holds."""
@@ -250,12 +263,16 @@ class CloudSession:
         more = len(self.window.chain(judged + 1)) > judged
         return more or (self.riding and not self.full)
 
-    def commit(self, tokens: Sequence[int], accepted: int = 0) -> None:
+    def commit(
+        self, tokens: Sequence[int], accepted: int = 0, logprobs: Sequence[TokenLogprob] = ()
+    ) -> None:
         """The target chose these next tokens. Every pending guess is compared with them.
 
         Under the ratio rule only the first ``accepted`` are guesses: any token of the cloud's own
         ends the epoch, even one that happens to equal a guess.
         """
+        if self.logprobs is not None:
+            self.logprobs.values.extend(logprobs[: len(tokens)])
         if self.ratio:
             self.ids.extend(tokens[:accepted])
             self.window.committed_grew()
@@ -297,10 +314,14 @@ class CloudSession:
             self.told < len(self.ids) or (self.ended is not None and not self.farewell_told)
         )
 
-    def news(self, now: float, load: float) -> Verdict | Finished | None:
+    def news(self, now: float, load: float) -> Verdict | Logprobs | Finished | None:
         """The next thing to tell the edge: verdicts first, then the end of the answer."""
         if self.link is None:
             return None
+        if self.logprobs is not None and (
+            ahead := self.logprobs.message(self.handle, self.answer, len(self.ids))
+        ):
+            return ahead
         if self.told < len(self.ids):
             return self._verdict(now, load)
         if self.ended is None or self.farewell_told:

@@ -19,6 +19,7 @@ from outrider.protocol.events import (
     Event,
     LinkFailed,
 )
+from outrider.protocol.logprobs import TokenLogprob
 from outrider.protocol.request import Request
 from outrider.runtime.lm.drafter import Guess
 from outrider.simulator.agenda import Agenda, Alarm
@@ -49,6 +50,7 @@ class Answer:
     turn: Turn
     prompt: tuple[int, ...]
     tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     ends: list[str] = field(default_factory=list)
     text_bytes: int | None = None
@@ -147,6 +149,7 @@ class SimEdge:
             stops=turn.stops,
             ignore_eos=turn.ignore_eos,
             objective=turn.objective,
+            logprobs=turn.logprobs,
         )
         self.machine.open(session, request)
         conversation.number = session.answer
@@ -181,6 +184,7 @@ class SimEdge:
             if event.start != len(answer.prompt) + len(answer.tokens):
                 answer.faults.append(f"committed from {event.start}, out of turn")
             answer.tokens.extend(event.tokens)
+            answer.logprobs.extend(event.logprobs)
             answer.times.extend([self._agenda.now] * len(event.tokens))
             answer.accepted += event.accepted
             after = answer.turn.cancel_after

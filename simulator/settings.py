@@ -103,6 +103,7 @@ class Turn:
     stops: tuple[str, ...] = ()
     ignore_eos: bool = False
     objective: str | None = "cost"
+    logprobs: int | None = None
     cancel_after: int | None = None
     cancel_in: float | None = None
     afresh: bool = False

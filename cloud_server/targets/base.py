@@ -10,6 +10,7 @@ from outrider.protocol.decoding import trees
 from outrider.protocol.decoding.processors import F32
 from outrider.protocol.decoding.row import SparseRow
 from outrider.protocol.decoding.sampling import Sampling
+from outrider.protocol.logprobs import TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,8 @@ class Row:
 
     ``parents``: the last ids are not a chain but a tree, one a node (``protocol/decoding/trees``);
     then ``want`` is one more, and decisions are wanted after the text and after every node.
+
+    ``logprobs``: tell each decision's log-probability and those of so many of the likeliest ids.
     """
 
     slot: int
@@ -53,6 +56,7 @@ class Row:
     source: int | None = None
     rows: tuple[SparseRow, ...] = ()
     parents: tuple[int, ...] = ()
+    logprobs: int | None = None
 
     @property
     def text(self) -> Sequence[int]:
@@ -85,12 +89,14 @@ class Decided:
     ``margins[i]`` is by how much that choice beat the runner-up in score (natural-log units, at
     temperature 0 plain logits; infinity if nothing else survived): small margins are near-ties.
     ``behind``: where models are combined and all drafts were right, the logits after the last of
-    them, float32 ``[usable]``, for which the edge's row has not come yet.
+    them, float32 ``[usable]``, for which the edge's row has not come yet. ``logprobs[i]`` belongs
+    to ``ids[i]``, where the row asks for them.
     """
 
     ids: tuple[int, ...]
     margins: tuple[float, ...] = field(default=())
     behind: F32 | None = field(default=None, compare=False)
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class Target(ABC):

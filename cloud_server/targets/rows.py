@@ -3,6 +3,7 @@ cut them into what is fed in one pass."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from outrider.protocol.decoding import combine, ratio, trees
 from outrider.protocol.decoding.processors import F32
 from outrider.protocol.decoding.rules import Choice, choose
 from outrider.protocol.errors import BackendError
+from outrider.protocol.logprobs import logprob_of
 
 
 def check_rows(rows: Sequence[Row], lengths: Sequence[int], info: TargetInfo, width: int) -> None:
@@ -89,7 +91,20 @@ def after(row: Row, node: int) -> list[int]:
 
 def decide_rows(rows: Sequence[Row], logits: Sequence[Sequence[F32]], usable: int) -> list[Decided]:
     """Decisions for rows in numpy; ``logits[i]`` are those of row i's wanted positions."""
-    return [_decided(row, z, usable) for row, z in zip(rows, logits, strict=True)]
+    made = [_decided(row, z, usable) for row, z in zip(rows, logits, strict=True)]
+    return [observed(*item, usable) for item in zip(rows, made, logits, strict=True)]
+
+
+def observed(row: Row, made: Decided, logits: Sequence[F32], usable: int) -> Decided:
+    """A decision with its log-probabilities, if the row asks for them."""
+    if row.logprobs is None:
+        return made
+    places = [0, *(1 + node for node in row.passed(made))] if row.parents else itertools.count()
+    told = tuple(
+        logprob_of(logits[at], token, row.logprobs, usable)
+        for at, token in zip(places, made.ids, strict=False)
+    )
+    return replace(made, logprobs=told)
 
 
 def _decided(row: Row, logits: Sequence[F32], usable: int) -> Decided:

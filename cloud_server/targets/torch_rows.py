@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from outrider.cloud_server.targets.base import Decided, Row
-from outrider.cloud_server.targets.rows import decide_rows, decided, positions
+from outrider.cloud_server.targets.rows import decide_rows, decided, observed, positions
 from outrider.cloud_server.targets.torch_decide import Position, decide, log_masses
 from outrider.protocol.decoding import trees
 from outrider.protocol.decoding.ratio import odds
@@ -43,7 +43,15 @@ def decide_on_device(rows: Sequence[Row], logits: Sequence[Tensor], usable: int)
     made = iter(decide(together if whole else together[asked], places, usable))
     counts = [1 if refused[i] else len(wanted[i]) - len(accepted[i]) for i in range(len(rows))]
     found = [[*accepted[i], *(next(made) for _ in range(n))] for i, n in enumerate(counts)]
-    return [decided(_taken(row, choices)) for row, choices in zip(rows, found, strict=True)]
+    told = [decided(_taken(row, choices)) for row, choices in zip(rows, found, strict=True)]
+    return [_observed(*item, usable) for item in zip(rows, told, logits, strict=True)]
+
+
+def _observed(row: Row, made: Decided, logits: Tensor, usable: int) -> Decided:
+    """With log-probabilities where they are asked for, which only then leave the device."""
+    if row.logprobs is None:
+        return made
+    return observed(row, made, list(logits.float().cpu().numpy()), usable)
 
 
 def _taken(row: Row, choices: list[Choice]) -> list[Choice]:

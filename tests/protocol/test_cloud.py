@@ -205,7 +205,7 @@ OPEN = Open(
         ({"stops": ("a", "")}, "stops"),
         ({"stops": ("a",) * 65}, "stops"),
         ({"stops": ("a" * 4097,)}, "stops"),
-        ({"logprobs": 5}, "unsupported"),
+        ({"logprobs": 21}, "logprobs"),
         ({"grammar": "x"}, "unsupported"),
         ({"collaborators": ("x",)}, "unsupported"),
         ({"objective": "speed"}, "objective"),

@@ -7,6 +7,7 @@ differs afterwards is a peer that cannot be talked to any more.
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,14 @@ MESSAGES: dict[str, m.Message] = {
         passes=5,
     ),
     "refused": m.Refused(handle=0, answer=1, code="full", message="no room", retry_after=2.0),
+    "open with log-probabilities": m.Open(**OPEN, ids=(9707, 11, 1879), logprobs=2),
+    "log-probabilities": m.Logprobs(
+        handle=0,
+        answer=1,
+        at=300,
+        top=1,
+        data=struct.pack("<fIffIf", -0.5, 42, -0.5, -2.25, 151_935, -0.125),
+    ),
     "part": m.Part(last=True, data=b"\x8a\x90"),
 }
 
