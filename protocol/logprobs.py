@@ -12,9 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import numpy as np
-
-from outrider.protocol.decoding.processors import F32, top
 from outrider.protocol.errors import RemoteProtocolError
 from outrider.protocol.messages import Logprobs
 
@@ -30,21 +27,6 @@ class TokenLogprob(NamedTuple):
 
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
-
-
-def logprob_of(row: F32, token: int, count: int, usable: int) -> TokenLogprob:
-    """What the target gives ``token``, and its ``count`` likeliest ids (ties by id).
-
-    Args:
-        row: logits as the model gave them; columns from ``usable`` on are padding.
-    """
-    z = row[:usable].astype(np.float64)
-    best = float(z.max())
-    values = z - (best + float(np.log(np.exp(z - best).sum())))
-    count = min(count, z.size)
-    listed = top(values, count) if 0 < count < z.size else np.arange(count)
-    order = listed[np.argsort(-values[listed], kind="stable")]
-    return TokenLogprob(float(values[token]), tuple((int(i), float(values[i])) for i in order))
 
 
 @dataclass(slots=True)

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from outrider.cloud_server.targets.base import Decided, Row, TargetInfo
 from outrider.protocol.decoding import combine, ratio, trees
+from outrider.protocol.decoding.logprob import logprob_of
 from outrider.protocol.decoding.processors import F32
 from outrider.protocol.decoding.rules import Choice, choose
 from outrider.protocol.errors import BackendError
-from outrider.protocol.logprobs import logprob_of
 
 
 def check_rows(rows: Sequence[Row], lengths: Sequence[int], info: TargetInfo, width: int) -> None:

@@ -12,9 +12,10 @@ import pytest
 
 from outrider.protocol import logprobs
 from outrider.protocol import messages as m
+from outrider.protocol.decoding.logprob import logprob_of
 from outrider.protocol.edge import State
 from outrider.protocol.events import AnswerRefused, Committed, LinkFailed
-from outrider.protocol.logprobs import MAX_TOKENS, TokenLogprob, logprob_of
+from outrider.protocol.logprobs import MAX_TOKENS, TokenLogprob
 from outrider.protocol.request import Request
 from outrider.simulator.pair import ConnectionPair
 
