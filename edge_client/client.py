@@ -260,7 +260,7 @@ class EdgeClient:
             offline=self._offline,
             now=_now,
             started=_now(),
-            degraded=lambda: engine.failed if engine else None,
+            degraded=lambda: engine.health.trouble if engine else None,
             reconnects=lambda: courier.reconnects,
         )
 
@@ -292,8 +292,10 @@ class EdgeClient:
         self._step()
         if not alone:
             self._guessed(work.session)
-        if self._engine.failed is not None:
-            self._notice(f"drafting stopped, the cloud goes on alone: {self._engine.failed}")
+        if (away := self._engine.health.away) is not None:
+            asyncio.get_running_loop().call_later(away.retry_after, self._step)
+        if self._engine.health.trouble is not None:
+            self._notice(self._engine.health.notice)
 
     def _guessed(self, session: EdgeSession) -> None:
         """Tell a stream that asked for it what is ahead of its text now."""

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from outrider.edge_client.branches import Branches, Pace, Side, Trust, places
 from outrider.edge_client.decisions import DecisionLog
+from outrider.edge_client.health import Health
 from outrider.edge_client.policy import Observed, Plan, Policy
 from outrider.edge_client.ratio import Rows
 from outrider.edge_client.standing import stand
@@ -115,9 +116,9 @@ class Source(Protocol):
 class EdgeEngine:
     """Decides what the drafter does next. The machine owns the sessions, the policy the lengths.
 
-    ``usual`` is the acceptance known from earlier answers. ``failed`` holds the error that stopped
-    the drafter, if one did: answers go on as plain cloud streaming and say so. The drafter
-    is only asked between works, when no thread is using it.
+    ``usual`` is the acceptance known from earlier answers. While the drafter is not in ``health``
+    answers go on as plain cloud streaming and say so. It is only asked between works, when no
+    thread is using it.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class EdgeEngine:
         self.policy = policy
         self.log = log
         self.stats = EdgeStats()
-        self.failed: BackendError | None = None
+        self.health = Health()
         self._rows = Rows()
         self._turn = 0
         self._step: float | None = None
@@ -145,7 +146,7 @@ class EdgeEngine:
 
     def next(self, now: float) -> Work:
         """The drafter's next work, sessions in turn."""
-        if self.failed is not None:
+        if self.health.rests(now):
             return Idle()
         sessions = self.machine.sessions
         if len(self._branches) > len(sessions):  # some were closed
@@ -283,8 +284,12 @@ class EdgeEngine:
         """Take a result back."""
         seconds = now - work.started
         if isinstance(result, BackendError):
-            self._fail(result)
-        elif isinstance(work, Prefill):
+            self.health.raised(result, now)
+            for session in self.machine.sessions:
+                session.stop_riding()
+            return
+        self.health.worked()
+        if isinstance(work, Prefill):
             self._prefilled(work, seconds)
         elif result is not None:
             self._drafted(work, result, seconds, now)
@@ -309,7 +314,8 @@ class EdgeEngine:
             return
         tokens = ahead.tokens
         self.stats.dropped += max(0, len(guess.tokens) - len(tokens))
-        short = guess.depth < work.count  # an end token, or too unsure: no more at this place
+        # An end token, or too unsure: no more at this place. One that was stopped says nothing.
+        short = guess.depth < work.count and not guess.stopped
         if guess.rows:
             self._rows.observe(session.handle, guess)
         if guess.tokens:
@@ -386,12 +392,6 @@ class EdgeEngine:
             return session.window.current.number == work.epoch and text == work.ids
         before = len(work.ids) - 1
         return len(session.ids) <= len(work.ids) and text[:before] == work.ids[:before]
-
-    def _fail(self, error: BackendError) -> None:
-        """The drafter is gone: every answer goes on as plain cloud streaming."""
-        self.failed = error
-        for session in self.machine.sessions:
-            session.stop_riding()
 
 
 def _place(session: EdgeSession) -> tuple[int, int, int]:

@@ -117,9 +117,12 @@ class Offline:
             return None
         ids = (*session.ids, *tail.tokens)
         room = self._engine.drafter.n_ctx - len(ids)
-        if self._engine.failed is not None or room <= 0:
+        health, lost = self._engine.health, self._machine.state is State.FAILED
+        if health.failed is not None or room <= 0 or (lost and health.rests(now)):
             tail.over = True
             self._tell(session, tail)
+            return None
+        if health.rests(now):
             return None
         if self._engine.drafter.behind(ids) > READ:
             return Prefill(session, ids, READ, now)
@@ -159,7 +162,7 @@ class Offline:
             return False
         if isinstance(result, BackendError):
             self._engine.done(work, result, now)
-            tail.over = True
+            tail.over = self._engine.health.failed is not None
             self._tell(work.session, tail)
         elif isinstance(result, Guess) and work.ids == (*work.session.ids, *tail.tokens):
             keep = tail.ending.scan(result.tokens).keep

@@ -10,6 +10,7 @@ Everything that a caller may want to catch hangs from one root::
     |-- SessionError           expired, limit reached, prompt too long; carries a code
     |-- LinkError              the connection failed; recoverable by trying again
     |-- BackendError           a model or library cannot load or run; names the extra to install
+    |   `-- AwayError          whoever drafts cannot be asked now, but may be later
     `-- SettingError           a value that a user gave cannot be honoured; names it
 
 A message says what is wrong and what to do; it is meant to be shown to a user as it is.
@@ -66,6 +67,18 @@ class LinkError(OutriderError):
 
 class BackendError(OutriderError):
     """A model file or a library cannot be loaded or run. Names the extra to install, if any."""
+
+
+class AwayError(BackendError):
+    """Nobody drafts now. Asking again ``retry_after`` seconds later may help.
+
+    ``busy``: they are at work on something older, and nothing is wrong with them.
+    """
+
+    def __init__(self, message: str, *, retry_after: float, busy: bool = False) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        self.busy = busy
 
 
 class SettingError(OutriderError, ValueError):

@@ -338,7 +338,7 @@ class SimEdge:
     @property
     def failed(self) -> bool:
         """The drafter died."""
-        return self._engine is not None and self._engine.failed is not None
+        return self._engine is not None and self._engine.health.failed is not None
 
     @property
     def idle(self) -> bool:

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from outrider.edge_client.group.group import Group
 from outrider.edge_client.group.members import Member
-from outrider.protocol.errors import BackendError
+from outrider.protocol.errors import AwayError, BackendError
 from outrider.runtime.lm.drafter import Guess
 
 T = TypeVar("T")
@@ -49,6 +49,7 @@ class SimTable:
         self._rng = random.Random(seed)
         self._round = 0
         self._back = [0] * len(members)
+        self._error: BackendError | None = None
 
     def ready(self) -> list[int]:
         """Members that are there."""
@@ -84,9 +85,12 @@ class SimTable:
                 continue
             slowest = max(slowest, habits.step + reading + (self._lan if i else 0.0))
         self.seconds += slowest
-        if errors and not done:
-            raise errors[0]
+        self._error = errors[0] if errors else self._error
         return done
+
+    def away(self) -> AwayError:
+        """All of them failed in one step."""
+        return AwayError(str(self._error), retry_after=self.habits[0].step)
 
     def take(self) -> float:
         """The seconds since this was last asked."""

@@ -12,18 +12,19 @@ guessed, so the text depends on the target and the seed alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Protocol, TypeVar
 
 from outrider.edge_client.group.crew import Crew, Odds
+from outrider.edge_client.group.draft import Ask, Draft, Step, Tree, comb
 from outrider.edge_client.group.members import Member
 from outrider.edge_client.group.routing import Route, Router, Similarity, same, signal
 from outrider.protocol.decoding.rules import Proposal
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.decoding.sparse import Budget
 from outrider.protocol.decoding.trees import ROOT, follow
-from outrider.protocol.errors import BackendError
+from outrider.protocol.errors import AwayError
 from outrider.runtime.lm.drafter import Guess, Standing
 
 T = TypeVar("T")
@@ -47,7 +48,10 @@ class Steps(Protocol):
     def together(
         self, wanted: Sequence[int], job: Callable[[Member], T], tokens: Callable[[Member], int]
     ) -> dict[int, T]:
-        """Results of those members that were in time."""
+        """Results of those members that were in time; none where all failed."""
+
+    def away(self) -> AwayError:
+        """Why no member can be asked."""
 
     def close(self) -> None:
         """Free the models."""
@@ -66,76 +70,6 @@ class GroupSettings:
     route: bool = True
     fuse: bool = True
     fixed: bool = False
-
-
-@dataclass(slots=True)
-class _Step:
-    """One step of a draft: what was proposed, by whom, and what became of it."""
-
-    proposals: dict[int, list[Proposal]]
-    chain: int
-    sides: list[tuple[int, float]]
-    confidence: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Ask:
-    """What a draft was asked for."""
-
-    ids: tuple[int, ...]
-    count: int
-    propose: Callable[[Member, list[int]], list[Proposal]]
-    standing: Standing
-    floor: float
-    stop: Callable[[], bool]
-
-
-@dataclass(slots=True)
-class _Draft:
-    """A draft that was not judged yet: where it began, its tree and its steps."""
-
-    start: int
-    guess: Guess
-    steps: list[_Step]
-    size: int
-    judged: int = 0
-
-
-@dataclass(slots=True)
-class _Tree:
-    """A tree under construction."""
-
-    tokens: list[int] = field(default_factory=list)
-    parents: list[int] = field(default_factory=list)
-    confidences: list[float] = field(default_factory=list)
-
-    def add(self, token: int, parent: int, confidence: float) -> int:
-        """The node of this guess, joined with an equal one."""
-        for node, key in enumerate(zip(self.parents, self.tokens, strict=True)):
-            if key == (parent, token):
-                return node
-        self.tokens.append(token)
-        self.parents.append(parent)
-        self.confidences.append(confidence)
-        return len(self.tokens) - 1
-
-    def guess(self) -> Guess:
-        """A chain has no parents."""
-        chain = self.parents == list(range(ROOT, len(self.tokens) - 1))
-        parents = () if chain else tuple(self.parents)
-        return Guess(tuple(self.tokens), tuple(self.confidences), parents=parents)
-
-
-def _comb(steps: Sequence[_Step], sides: Sequence[tuple[int, int, float]]) -> Guess:
-    """The chain with guesses beside it: (depth, token, confidence). Of siblings it stands first."""
-    tree, node = _Tree(), ROOT
-    for depth, step in enumerate(steps):
-        above = node
-        node = tree.add(step.chain, above, step.confidence)
-        for at, token, confidence in sides:
-            if at == depth:
-                tree.add(token, above, confidence)
-    return tree.guess()
 
 
 class Group:
@@ -160,7 +94,7 @@ class Group:
         self._eos = eos
         self._similarity = similarity
         self._clock = clock
-        self._drafts: dict[Request, list[_Draft]] = {}
+        self._drafts: dict[Request, list[Draft]] = {}
         self._at_work = list(range(len(steps.members)))
 
     # --- a drafter --------------------------------------------------------------------------
@@ -177,9 +111,11 @@ class Group:
         """All members evaluate up to ``count`` more of ``ids``.
 
         Raises:
-            BackendError: every member failed.
+            AwayError: no member can be asked now.
         """
-        self._ready_together(lambda m: m.read(ids, count), lambda m: min(count, m.behind(ids)))
+        self._ask(
+            lambda ready: ready, lambda m: m.read(ids, count), lambda m: min(count, m.behind(ids))
+        )
 
     def draft(
         self,
@@ -200,27 +136,38 @@ class Group:
         comparing confidences is no sample of anybody's distribution.
 
         Raises:
-            BackendError: every member failed, or the context is full.
+            AwayError: no member can be asked now.
         """
         now = standing or Standing()
         self.learn(ids[: now.verified], now)
         route = self.router.route(now.request, now.key)
         if budget is not None:
-            best = route.choose(range(len(self.steps.members)), 1, lambda _: 0.0)[0]
-            return self.steps.members[best].drafter.draft(
-                ids, prompt_len, sampling, count, never=never, floor=floor, budget=budget, stop=stop
+            guesses = self._ask(
+                lambda ready: route.choose(ready, 1, lambda _: 0.0),
+                lambda m: m.drafter.draft(
+                    ids,
+                    prompt_len,
+                    sampling,
+                    count,
+                    never=never,
+                    floor=floor,
+                    budget=budget,
+                    stop=stop,
+                ),
+                lambda m: m.behind(ids) + count,
             )
+            return next(iter(guesses.values()))
         size = self.crew.most if self.settings.fixed else self.crew.size(now.round, now.load)
-        self._at_work = self._chosen(route, size)
+        self._at_work = self._chosen(route, size) or self._at_work
         width = self.settings.width if now.price < 1.0 else 1
 
         def propose(member: Member, after: list[int]) -> list[Proposal]:
             return member.propose(after, prompt_len, sampling, width, never)
 
-        ask = _Ask(tuple(ids), count, propose, now, floor, stop)
+        ask = Ask(tuple(ids), count, propose, now, floor, stop)
         guess, steps = self._fused(ask) if self.settings.fuse else self._union(ask)
         if guess.tokens:
-            draft = _Draft(len(ids), guess, steps, len(self._at_work))
+            draft = Draft(len(ids), guess, steps, len(self._at_work))
             self._drafts.setdefault(now.request, []).append(draft)
         return guess
 
@@ -232,8 +179,6 @@ class Group:
 
     def _chosen(self, route: Route, size: int) -> list[int]:
         ready = self.steps.ready()
-        if not ready:
-            raise BackendError("no drafter of the group can be asked now")
         if not self.settings.route:
             return ready[:size]
         return route.choose(ready, size, self._load)
@@ -244,25 +189,41 @@ class Group:
         own = self.steps.pace(member)
         return 1 - min(paces) / own if own and paces else 0.0
 
-    def _ready_together(
-        self, job: Callable[[Member], T], tokens: Callable[[Member], int]
+    def _ask(
+        self,
+        choose: Callable[[list[int]], list[int]],
+        job: Callable[[Member], T],
+        tokens: Callable[[Member], int],
     ) -> dict[int, T]:
-        ready = self.steps.ready()
-        if not ready:
-            raise BackendError("no drafter of the group can be asked now")
-        return self.steps.together(ready, job, tokens)
+        """What some did of those that can be asked, whom ``choose`` takes; others where all failed.
+
+        Raises:
+            AwayError: there is nobody.
+        """
+        asked: set[int] = set()
+        while ready := [i for i in self.steps.ready() if i not in asked]:
+            chosen = choose(ready)
+            asked.update(chosen)
+            found = self.steps.together(chosen, job, tokens)
+            if found:
+                return found
+        raise self.steps.away()
+
+    def _able(self, ready: list[int]) -> list[int]:
+        """Those at work, or whoever is there."""
+        return [i for i in self._at_work if i in ready] or ready
 
     def _step(
         self, text: list[int], propose: Callable[[Member, list[int]], list[Proposal]]
     ) -> dict[int, list[Proposal]]:
         """What the members at work propose after ``text``; who is away or late is passed by."""
-        ready = set(self.steps.ready())
-        able = [i for i in self._at_work if i in ready] or sorted(ready)
-        if not able:
-            raise BackendError("no drafter of the group can be asked now")
         began = self._clock()
         after = list(text)
-        found = self.steps.together(able, lambda m: propose(m, after), lambda m: m.behind(after))
+        found = self._ask(
+            self._able,
+            lambda m: propose(m, after),
+            lambda m: m.behind(after),
+        )
         self.crew.took(len(self._at_work), self._clock() - began)
         return found
 
@@ -284,48 +245,54 @@ class Group:
         order = sorted(weights, key=lambda t: (t not in first, -weights[t], t))
         return [(token, largest[token]) for token in order]
 
-    def _fused(self, ask: _Ask) -> tuple[Guess, list[_Step]]:
+    def _fused(self, ask: Ask) -> tuple[Guess, list[Step]]:
         """One token a step goes to all, the other candidates hang beside it."""
         text, now, steps = list(ask.ids), ask.standing, []
-        reach, beside = 1.0, []
+        reach, beside, stopped = 1.0, [], False
         for depth in range(ask.count):
             proposals = self._step(text, ask.propose)
             (token, confidence), *others = self._ranked(proposals)
             if confidence < ask.floor:
                 break
-            steps.append(_Step(proposals, token, others, confidence))
+            steps.append(Step(proposals, token, others, confidence))
             beside += [(reach * self.odds.of(p, side=True), depth, t, p) for t, p in others]
             reach *= self.odds.of(confidence, side=False)
             text.append(token)
-            if token in self._eos or ask.stop():
+            if token in self._eos:
+                break
+            if depth + 1 < ask.count and (stopped := ask.stop()):
                 break
         room = max(0, now.nodes - len(steps))
         worth = sorted((b for b in beside if b[0] >= now.price), reverse=True)[:room]
-        return _comb(steps, [(depth, t, p) for _, depth, t, p in worth]), steps
+        guess = comb(steps, [(depth, t, p) for _, depth, t, p in worth])
+        return replace(guess, stopped=stopped), steps
 
-    def _union(self, ask: _Ask) -> tuple[Guess, list[_Step]]:
+    def _union(self, ask: Ask) -> tuple[Guess, list[Step]]:
         """Each member goes on with its own chain: the tree is what they come to."""
-        tree, steps = _Tree(), []
-        ends = {i: (ROOT, list(ask.ids)) for i in self._at_work}
-        for _ in range(ask.count):
-            texts = {self.steps.members[i].name: own for i, (_, own) in ends.items()}
-            found = self.steps.together(
-                list(ends),
-                lambda m: ask.propose(m, texts[m.name]),  # noqa: B023 - called before it changes
-                lambda m: m.behind(texts[m.name]),  # noqa: B023
+        tree, steps, stopped = Tree(), [], False
+        ends = {member: (ROOT, list(ask.ids)) for member in self.steps.members}
+        for depth in range(ask.count):
+            texts = {member: own for member, (_, own) in ends.items()}
+            found = self._ask(
+                self._able,
+                lambda m: ask.propose(m, texts[m]),  # noqa: B023 - called before it changes
+                lambda m: m.behind(texts[m]),  # noqa: B023
             )
             for i, named in found.items():
-                node, own = ends[i]
+                member = self.steps.members[i]
+                node, own = ends[member]
                 if len(tree.tokens) < ask.standing.nodes:
                     node = tree.add(named[0].id, node, named[0].confidence)
-                    ends[i] = node, [*own, named[0].id]
+                    ends[member] = node, [*own, named[0].id]
             best = max((named[0] for named in found.values()), key=lambda p: p.confidence)
             if best.confidence < ask.floor:
                 break
-            steps.append(_Step(found, best.id, [], best.confidence))
-            if best.id in self._eos or ask.stop():
+            steps.append(Step(found, best.id, [], best.confidence))
+            if best.id in self._eos:
                 break
-        return tree.guess(), steps
+            if depth + 1 < ask.count and (stopped := ask.stop()):
+                break
+        return replace(tree.guess(), stopped=stopped), steps
 
     # --- learning ---------------------------------------------------------------------------
 
@@ -349,10 +316,10 @@ class Group:
             if passed < depth:
                 drafts.clear()  # they hung from what was refused
 
-    def _parents(self, draft: _Draft) -> Sequence[int]:
+    def _parents(self, draft: Draft) -> Sequence[int]:
         return draft.guess.parents or range(ROOT, len(draft.guess.tokens) - 1)
 
-    def _judge(self, draft: _Draft, text: Sequence[int], now: Standing) -> int:
+    def _judge(self, draft: Draft, text: Sequence[int], now: Standing) -> int:
         """Learn from the steps that the text reached; how many of them the chain had right."""
         route = self.router.route(now.request, now.key)
         for at, step in enumerate(draft.steps):

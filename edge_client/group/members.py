@@ -17,7 +17,7 @@ import numpy as np
 
 from outrider.protocol.decoding.rules import Proposal, propose_some
 from outrider.protocol.decoding.sampling import Sampling
-from outrider.protocol.errors import BackendError
+from outrider.protocol.errors import AwayError, BackendError
 from outrider.runtime.lm.base import follow
 from outrider.runtime.lm.drafter import Drafter
 
@@ -26,6 +26,12 @@ GAIN, SPREAD_GAIN, SPREADS = 1 / 8, 1 / 4, 4.0
 
 LEAST_WAIT, FIRST_WAIT = 0.005, 5.0
 """Seconds that any member is given, and one of which nothing is known."""
+
+ALONG = 2
+"""Ids that a step reads in about the time of one."""
+
+BUSY = 0.02
+"""Seconds after which members that are all busy with something older are looked at again."""
 
 BACK_OFF, BACK_OFF_MAX = 0.5, 30.0
 """Seconds after which a member that failed is tried again, doubled each time that it fails."""
@@ -92,7 +98,7 @@ class Pace:
         """Seconds after which it is not waited for any more."""
         if self.mean is None:
             return FIRST_WAIT
-        return max(LEAST_WAIT, self.mean + SPREADS * self.spread)
+        return self.mean + SPREADS * self.spread
 
 
 @dataclass(slots=True)
@@ -102,11 +108,24 @@ class _Seat:
     member: Member
     threads: ThreadPoolExecutor
     pace: Pace = field(default_factory=Pace)
+    reads: Pace = field(default_factory=Pace)
     busy: Future[object] | None = None
     failures: int = 0
     away_until: float = 0.0
     error: BackendError | None = None
     late: int = 0
+
+    def patience(self, reading: int) -> float:
+        """Seconds that a step is given which begins with reading so many ids."""
+        more = reading * self.reads.patience if reading > ALONG else 0.0
+        return max(LEAST_WAIT, self.pace.patience + more)
+
+    def took(self, seconds: float, reading: int) -> None:
+        """A step that read so many ids took so long: those read along with others cost less."""
+        if reading <= ALONG:
+            self.pace.observe(seconds)
+        else:
+            self.reads.observe(seconds / reading)
 
 
 class Table:
@@ -142,18 +161,16 @@ class Table:
         """Let members do a job side by side; the results of those that were in time.
 
         ``tokens``: how many ids the job makes a member evaluate, so that a step that begins with
-        reading is given longer. At least one result is waited for, if any can come.
-
-        Raises:
-            BackendError: every one of them failed.
+        reading is given longer. At least one result is waited for, if any can come; there is none
+        where all of them failed.
         """
         started = self._clock()
         jobs: dict[int, Future[T]] = {}
         limits: dict[int, float] = {}
         for i in wanted:
             seat = self._seats[i]
-            reading = max(1, tokens(seat.member))
-            limits[i] = seat.pace.patience * reading
+            reading = tokens(seat.member)
+            limits[i] = seat.patience(reading)
             jobs[i] = seat.threads.submit(self._timed, seat, job, reading)
             seat.busy = jobs[i]  # type: ignore[assignment]  # only asked whether it is done
         done: dict[int, T] = {}
@@ -170,15 +187,20 @@ class Table:
                 break
         for i in left:
             self._seats[i].late += 1
-        if not done and wanted:
-            errors = [str(self._seats[i].error) for i in wanted]
-            raise BackendError(f"every drafter of the group failed: {'; '.join(errors)}")
         return done
+
+    def away(self) -> AwayError:
+        """Why nobody can be asked, and when to ask again."""
+        if any(seat.busy is not None for seat in self._seats):
+            return AwayError("the drafters are busy", retry_after=BUSY, busy=True)
+        errors = "; ".join(str(seat.error) for seat in self._seats)
+        pause = max(0.0, min(seat.away_until for seat in self._seats) - self._clock())
+        return AwayError(f"every drafter of the group failed: {errors}", retry_after=pause)
 
     def _timed(self, seat: _Seat, job: Callable[[Member], T], reading: int) -> T:
         began = self._clock()
         result = job(seat.member)
-        seat.pace.observe((self._clock() - began) / reading)
+        seat.took(self._clock() - began, reading)
         return result
 
     def _result(self, index: int, future: Future[T]) -> T | None:

@@ -84,12 +84,19 @@ def corpus_batch(
     rng: np.random.Generator,
     shape: tuple[int, int],
     chat_share: float,
+    mixture: tuple[float, ...] = MIXTURE,
+    drawn: list[str] | None = None,
 ) -> Tensor:
-    """Draw windows (rows, tokens), domains by the mixture, a share of them as chats."""
+    """Draw windows (rows, tokens), domains by the mixture, a share of them as chats.
+
+    The domain of each row is added to `drawn`.
+    """
     rows, length = shape
     out = np.empty((rows, length), dtype=np.int64)
     for index in range(rows):
-        domain = DOMAINS[int(rng.choice(len(DOMAINS), p=MIXTURE))]
+        domain = DOMAINS[int(rng.choice(len(DOMAINS), p=mixture))]
+        if drawn is not None:
+            drawn.append(domain)
         stream = streams[domain]
         start = int(rng.integers(0, len(stream) - length))
         row = stream[start : start + length].astype(np.int64)

@@ -1,8 +1,9 @@
-"""Teach the pre-trained drafter the target's distributions.
+"""Teach a drafter the target's distributions: the pre-trained one, or specialists made of it.
 
-    python distil.py --target FOLDER --scratch DIR
+    python distil.py distilled --target FOLDER --scratch DIR
+    python distil.py scripture --target FOLDER --scratch DIR    # or docs, or source
 
-The loss mixes the forward Kullback-Leibler divergence with the total variation distance, whose
+A specialist begins as the distilled drafter and sees the text of its domain alone. The loss mixes the forward Kullback-Leibler divergence with the total variation distance, whose
 complement is the acceptance rate. First the text is the corpus, then mostly what sample.py has
 drawn from the target; a shard that is not there yet is waited for, so that a batch depends on
 the seed and the step alone.
@@ -20,6 +21,7 @@ from typing import cast
 import numpy as np
 import torch
 from common import (
+    MIXTURE,
     SYSTEM_WORDS,
     Stream,
     corpus_batch,
@@ -30,9 +32,10 @@ from common import (
     save,
     schedule,
 )
+from corpus import DOMAINS
 from muon import Optimizers
 from numpy.typing import NDArray
-from sample import shard_path
+from sample import shard_path, shard_prompts
 from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import LlamaForCausalLM
@@ -40,9 +43,11 @@ from transformers import LlamaForCausalLM
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of the distillation."""
+    """The settings of one run."""
 
     seed: int = 4
+    start: str = "drafter"  # the run whose weights this one begins with
+    domain: str = ""  # the only one that it sees; none: all
     steps: int = 2600
     adam_rate: float = 4e-3
     muon_rate: float = 2e-2
@@ -65,6 +70,28 @@ class Settings:
     clip: float = 1.0
 
 
+def specialist(domain: str) -> Settings:
+    """Half of the text is the corpus: there are fewer samples of one domain."""
+    return Settings(
+        seed=6,
+        start="distilled",
+        domain=domain,
+        steps=900,
+        adam_rate=2e-3,
+        muon_rate=1e-2,
+        corpus_steps=0,
+        corpus_share=0.5,
+        long_share=0.2,
+        shard_every=0,
+        tv_share=(0.6, 0.9),
+        tv_steps=1500,
+        flat=0.67,
+    )
+
+
+RUNS = {"distilled": Settings()} | {domain: specialist(domain) for domain in DOMAINS}
+
+
 def divergences(student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor]:
     """Give the mean forward KL divergence and the mean total variation distance."""
     log_p = teacher.float().log_softmax(dim=-1)
@@ -81,18 +108,27 @@ class Batches:
     def __init__(self, settings: Settings, scratch: Path, systems: dict[str, list[int]]) -> None:
         self.settings, self.scratch, self.systems = settings, scratch, systems
         self.streams = load_streams(scratch, "train")
+        self.mixture = tuple(
+            float(name == settings.domain) if settings.domain else share
+            for name, share in zip(DOMAINS, MIXTURE, strict=True)
+        )
         self.shards: list[NDArray[np.uint16]] = []
 
     def samples(self, rng: np.random.Generator, step: int) -> Tensor:
         """Draw rows of the target's own text, from the shards in use at this step."""
         settings = self.settings
-        used = 2 + (step - settings.corpus_steps) // settings.shard_every
-        used = min(settings.shards, max(2, used))
+        used = settings.shards
+        if settings.shard_every:
+            used = min(used, max(2, 2 + (step - settings.corpus_steps) // settings.shard_every))
         while len(self.shards) < used:
             path = shard_path(self.scratch, len(self.shards))
             while not path.exists():
                 time.sleep(2)
-            self.shards.append(np.load(path))
+            shard = np.load(path)
+            if settings.domain:
+                _, domains = shard_prompts(self.streams, self.systems, len(self.shards))
+                shard = shard[[domain == settings.domain for domain in domains]]
+            self.shards.append(shard)
         # Newer shards have been seen less often.
         low = max(0, used - 8) if rng.random() < 0.5 else 0
         shard = self.shards[int(rng.integers(low, used))]
@@ -108,7 +144,9 @@ class Batches:
         else:
             wide = rng.random() < settings.long_share
             shape = settings.long if wide else (settings.rows, settings.length)
-            ids = corpus_batch(self.streams, self.systems, rng, shape, settings.chat_share)
+            ids = corpus_batch(
+                self.streams, self.systems, rng, shape, settings.chat_share, self.mixture
+            )
         return ids, positions_for(rng, *ids.shape)
 
 
@@ -128,12 +166,13 @@ def held_out_overlap(
 def main() -> None:
     """Run or resume the distillation."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", choices=RUNS)
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--scratch", type=Path, required=True)
     parser.add_argument("--no-compile", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    settings, scratch = Settings(), arguments.scratch
+    settings, scratch = RUNS[arguments.run], arguments.scratch
     tokenizer = Tokenizer.from_file(str(arguments.target / "tokenizer.json"))
     systems = {name: tokenizer.encode(words).ids for name, words in SYSTEM_WORDS.items()}
     held = load_streams(scratch, "held")
@@ -144,14 +183,14 @@ def main() -> None:
     optimizers = Optimizers.of(
         student, settings.muon_rate, settings.adam_rate, settings.weight_decay
     )
-    checkpoint = scratch / "distilled.pt"
+    checkpoint = scratch / f"{arguments.run}.pt"
     first, seconds = 0, 0.0
     if checkpoint.exists():
         state = torch.load(checkpoint, weights_only=True)
         optimizers.load_state_dict(state["optimizers"])
         first, seconds = state["step"], state["seconds"]
     else:
-        state = torch.load(scratch / "drafter.pt", weights_only=True)
+        state = torch.load(scratch / f"{settings.start}.pt", weights_only=True)
     student.load_state_dict(state["model"])
 
     def teach(ids: Tensor, positions: Tensor) -> Tensor:

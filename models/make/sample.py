@@ -55,6 +55,21 @@ def shard_path(scratch: Path, index: int) -> Path:
     return scratch / f"samples-{index:03d}.npy"
 
 
+def shard_prompts(
+    streams: dict[str, Stream], systems: dict[str, list[int]], index: int
+) -> tuple[list[tuple[Tensor, Tensor]], list[str]]:
+    """Give prompts and temperatures of a shard in batches, and the domain of each row."""
+    rng = np.random.default_rng([SEED, index])
+    batches, domains = [], list[str]()
+    for _ in range(ROWS // BATCH):
+        length = int(rng.choice(PROMPTS))
+        # A chat needs room for its cut, so windows are drawn longer and then cut.
+        windows = corpus_batch(streams, systems, rng, (BATCH, 96), CHAT_SHARE, drawn=domains)
+        temperatures = torch.from_numpy(rng.choice(TEMPERATURES, BATCH, p=SHARES))
+        batches.append((windows[:, :length], temperatures.to(torch.float32)))
+    return batches, domains
+
+
 def make_shard(
     model: LlamaForCausalLM,
     streams: dict[str, Stream],
@@ -62,18 +77,9 @@ def make_shard(
     index: int,
 ) -> Tensor:
     """Draw one shard; it depends on its number and the seed alone."""
-    rng = np.random.default_rng([SEED, index])
     generator = torch.Generator().manual_seed(SEED * 100_003 + index)
-    parts = []
-    for _ in range(ROWS // BATCH):
-        length = int(rng.choice(PROMPTS))
-        # A chat needs room for its cut, so windows are drawn longer and then cut.
-        prompts = corpus_batch(streams, systems, rng, (BATCH, 96), CHAT_SHARE)[:, :length]
-        temperatures = torch.from_numpy(rng.choice(TEMPERATURES, BATCH, p=SHARES))
-        parts.append(
-            continue_rows(model, prompts, LENGTH, temperatures.to(torch.float32), generator)
-        )
-    return torch.cat(parts)
+    batches, _ = shard_prompts(streams, systems, index)
+    return torch.cat([continue_rows(model, ids, LENGTH, t, generator) for ids, t in batches])
 
 
 def main() -> None:

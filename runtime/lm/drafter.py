@@ -32,6 +32,7 @@ class Guess:
     they took, where virtual time is kept. ``runners_up[i]`` (None: there is none) had a score that
     was ``leads[i]`` lower than that of token i, see
     :class:`outrider.protocol.decoding.rules.Proposal`; both are empty where not known.
+    ``stopped``: there are so few of them because they were not wanted any more.
     """
 
     tokens: tuple[int, ...]
@@ -42,6 +43,7 @@ class Guess:
     seconds: float = 0.0
     runners_up: tuple[int | None, ...] = ()
     leads: tuple[float, ...] = ()
+    stopped: bool = False
 
     @property
     def depth(self) -> int:
@@ -204,7 +206,7 @@ class Drafter:
         text = list(ids)
         found: list[Proposal] = []
         rows: list[SparseRow] = []
-        lost, made_with = 0.0, row_sampling(sampling)
+        lost, made_with, stopped = 0.0, row_sampling(sampling), False
         row = follow(self.lm, text, rows=1)[-1]
         while True:
             if self.usable < row.shape[0]:
@@ -225,15 +227,17 @@ class Drafter:
                 guess = Proposal(drawn(kept.row, sampling, len(text)), kept.row.peak)
             found.append(guess)
             text.append(guess.id)
-            if len(found) == count or guess.id in self._eos or stop():
+            if len(found) == count or guess.id in self._eos:
+                break
+            if stopped := stop():
                 break
             row = self.lm.feed([guess.id])[-1]
         if not found:
             return Guess((), ())
         tokens, confidences, runners_up, leads = zip(*found, strict=True)
         if budget is not None:
-            return Guess(tokens, confidences, tuple(rows), lost / len(rows))
-        return Guess(tokens, confidences, runners_up=runners_up, leads=leads)
+            return Guess(tokens, confidences, tuple(rows), lost / len(rows), stopped=stopped)
+        return Guess(tokens, confidences, runners_up=runners_up, leads=leads, stopped=stopped)
 
     def close(self) -> None:
         """Free the model."""

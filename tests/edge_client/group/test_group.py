@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from outrider.protocol.decoding.rules import choose, propose, propose_some
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.decoding.sparse import Budget
 from outrider.protocol.decoding.trees import ROOT, follow
-from outrider.protocol.errors import BackendError
+from outrider.protocol.errors import AwayError, BackendError
 from outrider.runtime.lm.base import ListedLM, Rows, check_feed
 from outrider.runtime.lm.drafter import Drafter, Standing
 
@@ -179,8 +180,49 @@ def test_a_member_that_dies_is_asked_again_later(target) -> None:
     assert group.steps.ready() == [0, 1]
     for member in group.steps.members:
         member.lm.dead = True
-    with pytest.raises(BackendError, match="every drafter of the group failed: m. died"):
+    with pytest.raises(AwayError, match="every drafter of the group failed: m. died") as refused:
         group.draft([3, 4, 5], 1, GREEDY, 3, standing=CHEAP)
+    assert (refused.value.retry_after, refused.value.busy) == (0.5, False)
+    now[0], group.steps.members[1].lm.dead = 1.5, False
+    guess = group.draft([3, 4, 5], 1, GREEDY, 3, standing=CHEAP)
+    assert [3, 4, 5, *guess.tokens] == truth(target, GREEDY, [3, 4, 5], 3)
+    group.close()
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_where_the_one_that_was_asked_dies_another_takes_over(target, fuse) -> None:
+    group = group_of(target, range(16), range(16), width=1, most=1, fuse=fuse)
+    group.steps.members[0].lm.dead = True
+    guess = group.draft([1, 2], 1, GREEDY, 3, standing=CHEAP)
+    assert [1, 2, *guess.tokens] == truth(target, GREEDY, [1, 2], 3)
+    warm = Sampling(temperature=1, seed=2, ratio=True)
+    assert group.draft([1, 2], 1, warm, 3, budget=Budget(8, 64), standing=CHEAP).rows
+    group.close()
+
+
+def test_members_that_are_all_busy_pass(target) -> None:
+    group = group_of(target, range(16), range(16), width=1)
+    group.draft([1, 2], 1, GREEDY, 2, standing=CHEAP)
+    for seat in group.steps._seats:
+        seat.busy = Future()
+    with pytest.raises(AwayError) as refused:
+        group.draft([1, 2], 1, GREEDY, 3, standing=CHEAP)
+    assert refused.value.busy
+    assert refused.value.retry_after < 0.1
+    for seat in group.steps._seats:
+        seat.busy.set_result(None)
+    assert group.draft([1, 2], 1, GREEDY, 3, standing=CHEAP).depth == 3
+    group.close()
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_a_draft_that_was_stopped_says_so(target, fuse) -> None:
+    group = group_of(target, range(16), fuse=fuse)
+    for drafter in (group, group.steps.members[0].drafter):
+        guess = drafter.draft([1, 2], 1, GREEDY, 3, stop=lambda: True)
+        assert (guess.depth, guess.stopped) == (1, True)
+        assert not drafter.draft([1, 2], 1, GREEDY, 1, stop=lambda: True).stopped
+        assert not drafter.draft([1, 2], 1, GREEDY, 3).stopped
     group.close()
 
 
@@ -239,6 +281,7 @@ class TestParts:
     def test_patience_comes_from_history(self) -> None:
         pace = Pace()
         first = pace.patience
+        assert Pace(mean=0.01).patience == 0.01
         for _ in range(30):
             pace.observe(0.02)
         assert 0.02 <= pace.patience < 0.03 < first
