@@ -3,10 +3,10 @@
     python distil.py distilled --target FOLDER --scratch DIR
     python distil.py scripture --target FOLDER --scratch DIR    # or docs, or source
 
-A specialist begins as the distilled drafter and sees the text of its domain alone. The loss mixes the forward Kullback-Leibler divergence with the total variation distance, whose
-complement is the acceptance rate. First the text is the corpus, then mostly what sample.py has
-drawn from the target; a shard that is not there yet is waited for, so that a batch depends on
-the seed and the step alone.
+A specialist begins as the distilled drafter and sees the text of its domain alone. The loss mixes
+the forward Kullback-Leibler divergence with the total variation distance, whose complement is the
+acceptance rate. First the text is the corpus, then mostly what sample.py has drawn from the target;
+a shard that is not there yet is waited for, so that a batch depends on the seed and the step alone.
 """
 
 from __future__ import annotations
@@ -163,6 +163,12 @@ def held_out_overlap(
     return overlaps
 
 
+def system_ids(target: Path) -> dict[str, list[int]]:
+    """Encode what a chat's system message says, by domain."""
+    tokenizer = Tokenizer.from_file(str(target / "tokenizer.json"))
+    return {name: tokenizer.encode(words).ids for name, words in SYSTEM_WORDS.items()}
+
+
 def main() -> None:
     """Run or resume the distillation."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -173,8 +179,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     settings, scratch = RUNS[arguments.run], arguments.scratch
-    tokenizer = Tokenizer.from_file(str(arguments.target / "tokenizer.json"))
-    systems = {name: tokenizer.encode(words).ids for name, words in SYSTEM_WORDS.items()}
+    systems = system_ids(arguments.target)
     held = load_streams(scratch, "held")
     batches = Batches(settings, scratch, systems)
 
