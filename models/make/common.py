@@ -84,6 +84,7 @@ def corpus_batch(
     rng: np.random.Generator,
     shape: tuple[int, int],
     chat_share: float,
+    *,
     mixture: tuple[float, ...] = MIXTURE,
     drawn: list[str] | None = None,
 ) -> Tensor:

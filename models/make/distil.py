@@ -145,7 +145,7 @@ class Batches:
             wide = rng.random() < settings.long_share
             shape = settings.long if wide else (settings.rows, settings.length)
             ids = corpus_batch(
-                self.streams, self.systems, rng, shape, settings.chat_share, self.mixture
+                self.streams, self.systems, rng, shape, settings.chat_share, mixture=self.mixture
             )
         return ids, positions_for(rng, *ids.shape)
 
