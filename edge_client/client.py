@@ -234,6 +234,8 @@ class EdgeClient:
             if not self._streams:
                 self.courier.needed.clear()
             if not shown.closed:
+                if self._drafter is not None:
+                    self._thread.submit(self._drafter.forget, tuple(session.ids), lambda *_: None)
                 self.machine.cancel(session)
                 self._talk()
 

@@ -142,20 +142,20 @@ class Group:
         self.learn(ids[: now.verified], now)
         route = self.router.route(now.request, now.key)
         if budget is not None:
-            guesses = self._ask(
-                lambda ready: route.choose(ready, 1, lambda _: 0.0),
-                lambda m: m.drafter.draft(
-                    ids,
-                    prompt_len,
-                    sampling,
-                    count,
-                    never=never,
-                    floor=floor,
-                    budget=budget,
-                    stop=stop,
-                ),
-                lambda m: m.behind(ids) + count,
-            )
+
+            def alone(member: Member) -> Guess:
+                if member.drafter is None:  # its distributions are not sent about
+                    return Guess((), ())
+                return member.drafter.draft(
+                    ids, prompt_len, sampling, count,
+                    never=never, floor=floor, budget=budget, stop=stop,
+                )  # fmt: skip
+
+            def here(ready: list[int]) -> list[int]:
+                found = [i for i in ready if self.steps.members[i].drafter is not None]
+                return route.choose(found or ready, 1, lambda _: 0.0)
+
+            guesses = self._ask(here, alone, lambda m: m.behind(ids) + count)
             return next(iter(guesses.values()))
         size = self.crew.most if self.settings.fixed else self.crew.size(now.round, now.load)
         self._at_work = self._chosen(route, size) or self._at_work
@@ -171,6 +171,11 @@ class Group:
             self._drafts.setdefault(now.request, []).append(draft)
         return guess
 
+    def forget(self, ids: Sequence[int]) -> None:
+        """The answer with this text was broken off: members elsewhere need not keep it."""
+        for member in self.steps.members:
+            member.forget(ids)
+
     def close(self) -> None:
         """Free the models."""
         self.steps.close()
@@ -184,10 +189,11 @@ class Group:
         return route.choose(ready, size, self._load)
 
     def _load(self, member: int) -> float:
-        """How much slower than the fastest it is, from 0 (as fast) towards 1."""
+        """How much slower than the fastest it is, from 0 (as fast) towards 1, or how busy."""
         paces = [p for i in range(len(self.steps.members)) if (p := self.steps.pace(i))]
         own = self.steps.pace(member)
-        return 1 - min(paces) / own if own and paces else 0.0
+        slow = 1 - min(paces) / own if own and paces else 0.0
+        return max(slow, self.steps.members[member].load)
 
     def _ask(
         self,

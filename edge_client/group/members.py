@@ -17,8 +17,8 @@ import numpy as np
 
 from outrider.protocol.decoding.rules import Proposal, propose_some
 from outrider.protocol.decoding.sampling import Sampling
-from outrider.protocol.errors import AwayError, BackendError
-from outrider.runtime.lm.base import follow
+from outrider.protocol.errors import AwayError, BackendError, OutriderError
+from outrider.runtime.lm.base import common_prefix, follow
 from outrider.runtime.lm.drafter import Drafter
 
 GAIN, SPREAD_GAIN, SPREADS = 1 / 8, 1 / 4, 4.0
@@ -40,7 +40,15 @@ T = TypeVar("T")
 
 
 class Member:
-    """A drafter of a group. One thread at a time may use it."""
+    """A drafter of a group. One thread at a time may use it.
+
+    ``drafter`` is the model where it is in this process. One that is not ``there`` is not asked,
+    ``trouble`` says why. ``load`` is what others want of it, from 0 to 1.
+    """
+
+    load = 0.0
+    trouble: OutriderError | None = None
+    drafter: Drafter | None
 
     def __init__(self, name: str, drafter: Drafter) -> None:
         self.name = name
@@ -48,12 +56,18 @@ class Member:
         self.lm = drafter.lm
         self.n_ctx = drafter.n_ctx
 
+    @property
+    def there(self) -> bool:
+        """It can be asked, as far as is known."""
+        return True
+
     def behind(self, ids: Sequence[int]) -> int:
         """How many of ``ids`` its cache does not hold."""
-        return self.drafter.behind(ids)
+        return len(ids) - common_prefix(self.lm.ids, ids)
 
     def read(self, ids: Sequence[int], count: int) -> None:
         """Evaluate up to ``count`` more of ``ids``."""
+        assert self.drafter is not None  # one that is elsewhere reads in its own way
         self.drafter.prefill(ids, count)
 
     def propose(
@@ -69,13 +83,21 @@ class Member:
         It reads whatever of ``ids`` it has not: a token that another member chose, for one.
         """
         row = follow(self.lm, ids, rows=1)[-1]
+        assert self.drafter is not None
         usable = self.drafter.usable
         row = np.ascontiguousarray(row[:usable])
         return propose_some(row, sampling, ids, prompt_len, usable, count=count, never=never)
 
+    def forget(self, ids: Sequence[int]) -> None:
+        """The answer with this text was broken off. A cache in this process may keep it."""
+
+    def interrupt(self) -> None:
+        """Nobody waits for it any more: a model ends its step, what is elsewhere need not."""
+
     def close(self) -> None:
         """Free the model."""
-        self.drafter.close()
+        if self.drafter is not None:
+            self.drafter.close()
 
 
 @dataclass(slots=True)
@@ -115,6 +137,11 @@ class _Seat:
     error: BackendError | None = None
     late: int = 0
 
+    @property
+    def trouble(self) -> OutriderError | None:
+        """Why it cannot be asked."""
+        return self.error if self.member.there else self.member.trouble
+
     def patience(self, reading: int) -> float:
         """Seconds that a step is given which begins with reading so many ids."""
         more = reading * self.reads.patience if reading > ALONG else 0.0
@@ -143,7 +170,7 @@ class Table:
         for i, seat in enumerate(self._seats):
             if seat.busy is not None and seat.busy.done():
                 self._take_back(seat)
-            if seat.busy is None and now >= seat.away_until:
+            if seat.busy is None and now >= seat.away_until and seat.member.there:
                 found.append(i)
         return found
 
@@ -193,8 +220,9 @@ class Table:
         """Why nobody can be asked, and when to ask again."""
         if any(seat.busy is not None for seat in self._seats):
             return AwayError("the drafters are busy", retry_after=BUSY, busy=True)
-        errors = "; ".join(str(seat.error) for seat in self._seats)
-        pause = max(0.0, min(seat.away_until for seat in self._seats) - self._clock())
+        errors = "; ".join(str(seat.trouble) for seat in self._seats)
+        back = min((s.away_until for s in self._seats if s.member.there), default=0.0)
+        pause = max(BUSY, back - self._clock())
         return AwayError(f"every drafter of the group failed: {errors}", retry_after=pause)
 
     def _timed(self, seat: _Seat, job: Callable[[Member], T], reading: int) -> T:
@@ -231,6 +259,8 @@ class Table:
 
     def close(self) -> None:
         """Free all models, when what they are busy with has ended."""
+        for seat in self._seats:
+            seat.member.interrupt()
         for seat in self._seats:
             seat.threads.shutdown(wait=True, cancel_futures=True)
             seat.member.close()

@@ -149,6 +149,9 @@ class DraftSource(Protocol):
     ) -> Guess:
         """Guess what follows ``ids``."""
 
+    def forget(self, ids: Sequence[int]) -> None:
+        """The answer with this text was broken off."""
+
     def close(self) -> None:
         """Free the model."""
 
@@ -238,6 +241,9 @@ class Drafter:
         if budget is not None:
             return Guess(tokens, confidences, tuple(rows), lost / len(rows), stopped=stopped)
         return Guess(tokens, confidences, runners_up=runners_up, leads=leads, stopped=stopped)
+
+    def forget(self, ids: Sequence[int]) -> None:
+        """The cache keeps the text: the next answer may begin with it."""
 
     def close(self) -> None:
         """Free the model."""
