@@ -36,6 +36,8 @@ def chat(
     reconnect: o.Reconnect = 30.0,
     model: o.Target = None,
     draft_model: drafters.DraftModels = None,
+    draft_key: drafters.DraftKey = None,
+    draft_key_file: drafters.DraftKeyFile = None,
     drafter_backend: o.DrafterBackendOption = o.DrafterBackend.AUTO,
     draft: o.DraftOption = o.Draft.AUTO,
     policy: o.PolicyOption = o.PolicyName.ADAPTIVE,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json as jsonlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outrider.cli import logs
+from outrider.cli import drafters, logs
 from outrider.cli import options as o
 
 if TYPE_CHECKING:
@@ -27,7 +27,9 @@ _MARK = {
 
 def doctor(
     *,
-    draft_model: o.DraftModel = None,
+    draft_model: drafters.DraftModels = None,
+    draft_key: drafters.DraftKey = None,
+    draft_key_file: drafters.DraftKeyFile = None,
     model: Annotated[
         str | None,
         typer.Option(
@@ -68,7 +70,11 @@ def doctor(
 
     found: list[Check] = []
     checks = _checks(
-        draft_model, model, ctx_size, cloud, (api_key, api_key_file, tls_fingerprint, tls_ca)
+        drafters.given(draft_model, draft_key, draft_key_file),
+        model,
+        ctx_size,
+        cloud,
+        (api_key, api_key_file, tls_fingerprint, tls_ca),
     )
     if json:
         found = list(checks)
@@ -82,7 +88,7 @@ def doctor(
 
 
 def _checks(
-    draft_model: Path | None,
+    given: drafters.Given,
     model: str | None,
     ctx_size: int,
     cloud: str | None,
@@ -98,17 +104,50 @@ def _checks(
     from outrider.runtime.hub.resolve import resolve
 
     yield from check_machine()
-    path: Path | None = None
-    try:
-        path = resolve(str(draft_model)) if draft_model else embedded.drafter()
-    except OutriderError as error:
-        yield problem("draft model", str(error), "give a path, or a name that was pulled")
+    paths: list[Path] = []
+    for named in (given["draft_model"], *given["partners"]):
+        try:
+            paths.append(resolve(str(named)) if named else embedded.drafter())
+        except OutriderError as error:
+            yield problem("draft model", str(error), "give a path, or a name that was pulled")
+    path = paths[0] if paths else None
     yield from check_libraries(needed_module(path) if path else None)
-    if path is not None:
-        yield from check_model(path, ctx_size)
+    for one in paths:
+        yield from check_model(one, ctx_size)
+    yield from _group(given, paths)
     yield from _pairs(model, path)
     if cloud is not None:
         yield from _link(cloud, path, connection)
+
+
+def _group(given: drafters.Given, paths: Sequence[Path]) -> Iterator[Check]:
+    """Whether those that were named can draft together, and those elsewhere are there."""
+    from outrider.protocol.errors import OutriderError
+    from outrider.runtime.doctor.check import ok, problem, warning
+    from outrider.runtime.text.tokenizer import load_tokenizer
+
+    if not paths or len(paths) + len(given["remotes"]) < 2:
+        return
+    try:
+        tokenizer = load_tokenizer(paths[0])
+        drafters.check_together(paths, tokenizer)
+    except OutriderError as error:
+        yield problem("group", str(error), "name models of one family, each once")
+        return
+    for text in given["remotes"]:
+        url = text.partition(",")[0]
+        try:
+            (member,) = drafters.meet([drafters.remote(text, given["draft_key"])], tokenizer)
+        except OutriderError as error:
+            yield problem("drafter elsewhere", f"{url}: {error}", "see outrider drafter serve")
+            continue
+        if member.there:
+            yield ok("drafter elsewhere", f"{url} is there, context {member.n_ctx}")
+        else:
+            yield warning("drafter elsewhere", str(member.trouble), "start it, or leave it out")
+        member.close()
+    count = len(paths) + len(given["remotes"])
+    yield ok("group", f"{count} drafters of one tokenizer")
 
 
 def _pairs(model: str | None, path: Path | None) -> Iterator[Check]:

@@ -49,7 +49,8 @@ SECOND_CHOICE = "not installed"
 class EdgeOptions:
     """Where the cloud is and how to draft for it. ``draft_max`` 0: not at all; None: as usual.
 
-    ``partners``: further draft models, which make a group with the first.
+    ``partners``: further draft models, which make a group with the first; ``remotes``: members of
+    it elsewhere, by address or invitation, to which ``draft_key`` is shown.
     An invitation in the place of the address is taken apart.
     """
 
@@ -63,6 +64,8 @@ class EdgeOptions:
     tls_ca: Path | None = None
     draft_model: Path | None = None
     partners: tuple[Path, ...] = ()
+    remotes: tuple[str, ...] = ()
+    draft_key: str | None = None
     drafter_backend: str = "auto"
     draft_p_min: float = 0.0
     rule: str = "coupled"
@@ -110,6 +113,8 @@ def load_edge(options: EdgeOptions) -> Edge:
         SettingError: settings that contradict each other. BackendError: a file does not load.
     """
     policy = make_policy(options)  # complains before anything is loaded
+    for url in options.remotes:  # so does this
+        drafters.remote(url, options.draft_key)
     _check_cloud(options)  # so does this
     if options.offline and options.draft_max == 0:
         raise SettingError("--offline local needs a drafter: leave --draft off out")
@@ -134,6 +139,7 @@ def load_edge(options: EdgeOptions) -> Edge:
         packs,
         tokenizer,
         options.drafter_backend,
+        remotes=[drafters.remote(url, options.draft_key) for url in options.remotes],
         n_ctx=options.ctx_size,
         threads=options.threads,
     )
@@ -141,7 +147,8 @@ def load_edge(options: EdgeOptions) -> Edge:
         for loaded in models:
             logs.note(f"drafter on {loaded.note}")
     notes = [m.note if SECOND_CHOICE in m.note else m.backend for m in models]
-    name = " + ".join(f"{m.path.name} ({how})" for m, how in zip(models, notes, strict=True))
+    names = [f"{m.path.name} ({how})" for m, how in zip(models, notes, strict=True)]
+    name = " + ".join([*names, *(url.partition(",")[0] for url in options.remotes)])
     mode = f"drafting with {name}, {policy.about}"
     return Edge(tokenizer, drafter, name, mode, options)
 
@@ -264,11 +271,20 @@ def _check_model(served: str, expected: str | None) -> None:
 
 def read_key(options: EdgeOptions) -> str | None:
     """The key for the cloud, from the flag or the file. Never part of an error."""
-    if options.api_key and options.api_key_file:
-        raise SettingError("--api-key and --api-key-file contradict each other: give one")
-    if options.api_key_file is not None:
-        return read_key_file(options.api_key_file)
-    return _bare(options.api_key) if options.api_key else None
+    return plain_key(options.api_key, options.api_key_file, "--api-key")
+
+
+def plain_key(key: str | None, file: Path | None, flag: str) -> str | None:
+    """The key from a flag or its file.
+
+    Raises:
+        SettingError: both, or the file cannot be read.
+    """
+    if key and file:
+        raise SettingError(f"{flag} and {flag}-file contradict each other: give one")
+    if file is not None:
+        return read_key_file(file)
+    return _bare(key) if key else None
 
 
 def _bare(text: str) -> str:

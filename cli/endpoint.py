@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outrider.cli import flags, logs
+from outrider.cli import drafters, flags, listening, logs
 from outrider.cli import options as o
 from outrider.protocol.errors import SettingError
 
 if TYPE_CHECKING:
     from outrider.runtime.net.keys import KeyFile
-
-ADDRESS = "Address and access"
 
 
 def serve(
@@ -53,7 +51,9 @@ def serve(
             help="The target that is expected; another one is refused.",
         ),
     ] = None,
-    draft_model: o.DraftModel = None,
+    draft_model: drafters.DraftModels = None,
+    draft_key: drafters.DraftKey = None,
+    draft_key_file: drafters.DraftKeyFile = None,
     drafter_backend: o.DrafterBackendOption = o.DrafterBackend.AUTO,
     draft: o.DraftOption = o.Draft.AUTO,
     policy: o.PolicyOption = o.PolicyName.ADAPTIVE,
@@ -62,26 +62,8 @@ def serve(
     decision_log: o.DecisionLogOption = None,
     ctx_size: o.DraftCtx = 0,
     threads: o.DraftThreads = 1,
-    host: Annotated[
-        str,
-        typer.Option(
-            "--host",
-            metavar="HOST",
-            rich_help_panel=ADDRESS,
-            help="Where to listen; beyond loopback needs a key and a certificate.",
-        ),
-    ] = "127.0.0.1",
-    port: Annotated[
-        int,
-        typer.Option(
-            "--port",
-            min=0,
-            max=65535,
-            metavar="N",
-            rich_help_panel=ADDRESS,
-            help="Port; 0 takes a free one.",
-        ),
-    ] = 8080,
+    host: listening.Host = "127.0.0.1",
+    port: listening.Port = 8080,
     endpoint_key: Annotated[
         str | None,
         typer.Option(
@@ -89,7 +71,7 @@ def serve(
             "--endpoint-key",
             metavar="KEY",
             show_default=False,
-            rich_help_panel=ADDRESS,
+            rich_help_panel=listening.ADDRESS,
             help="Key that apps must show (OUTRIDER_ENDPOINT_KEY; default: none, loopback only).",
         ),
     ] = None,
@@ -99,31 +81,18 @@ def serve(
             "--api-key-file",
             "--endpoint-key-file",
             metavar="FILE",
-            rich_help_panel=ADDRESS,
+            rich_help_panel=listening.ADDRESS,
             help="Keys that apps may show, one a line: KEY or NAME:KEY.",
         ),
     ] = None,
-    ssl_certfile: Annotated[
-        Path | None,
-        typer.Option(
-            "--ssl-certfile",
-            metavar="FILE",
-            rich_help_panel=ADDRESS,
-            help="Certificate chain (PEM).",
-        ),
-    ] = None,
-    ssl_keyfile: Annotated[
-        Path | None,
-        typer.Option(
-            "--ssl-keyfile", metavar="FILE", rich_help_panel=ADDRESS, help="Its private key (PEM)."
-        ),
-    ] = None,
+    ssl_certfile: listening.Certificate = None,
+    ssl_keyfile: listening.CertificateKey = None,
     cors_origin: Annotated[
         list[str] | None,
         typer.Option(
             "--cors-origin",
             metavar="ORIGIN",
-            rich_help_panel=ADDRESS,
+            rich_help_panel=listening.ADDRESS,
             help="Web pages of this origin may use the endpoint; * is any. May be repeated.",
         ),
     ] = None,
@@ -133,7 +102,7 @@ def serve(
             "--alias",
             "-a",
             metavar="NAME",
-            rich_help_panel=ADDRESS,
+            rich_help_panel=listening.ADDRESS,
             help="Another name for the model, for apps that insist on one.",
         ),
     ] = None,
@@ -144,7 +113,7 @@ def serve(
             min=1,
             max=256,
             metavar="N",
-            rich_help_panel=ADDRESS,
+            rich_help_panel=listening.ADDRESS,
             help="Answers at a time; others wait their turn.",
         ),
     ] = 8,
@@ -154,17 +123,12 @@ def serve(
             "--max-body",
             min=1024,
             metavar="BYTES",
-            rich_help_panel=ADDRESS,
+            rich_help_panel=listening.ADDRESS,
             help="Largest request that is read.",
         ),
     ] = 8 << 20,
-    json: Annotated[
-        bool,
-        typer.Option(
-            "--json", help="Print one JSON line on stdout once ready.", rich_help_panel=o.OUTPUT
-        ),
-    ] = False,
-    with_stdin: Annotated[bool, typer.Option("--with-stdin", hidden=True)] = False,
+    json: listening.Ready = False,
+    with_stdin: listening.WithStdin = False,
     verbose: o.Verbose = False,
     config: o.Config = None,  # noqa: ARG001 - its callback reads it
 ) -> None:
@@ -183,8 +147,6 @@ def serve(
     from outrider.cli.edge import EdgeOptions
     from outrider.cli.endpoint_life import Settings, serve_until_told
 
-    if (ssl_certfile is None) != (ssl_keyfile is None):
-        raise SettingError("--ssl-certfile and --ssl-keyfile belong together: give both")
     serve_until_told(
         EdgeOptions(
             cloud=cloud,
@@ -192,7 +154,7 @@ def serve(
             api_key_file=api_key_file,
             tls_fingerprint=tls_fingerprint,
             tls_ca=tls_ca,
-            draft_model=draft_model,
+            **drafters.given(draft_model, draft_key, draft_key_file),
             drafter_backend=drafter_backend.value,
             policy=policy.value,
             decision_log=decision_log,
@@ -206,7 +168,7 @@ def serve(
             host=host,
             port=port,
             keys=_keys(endpoint_key, endpoint_key_file),
-            certificate=None if ssl_certfile is None else (ssl_certfile, ssl_keyfile),
+            certificate=listening.both(ssl_certfile, ssl_keyfile),
             origins=tuple(cors_origin or ()),
             alias=alias,
             model=model,

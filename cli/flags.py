@@ -65,7 +65,6 @@ def edge_options(params: Mapping[str, Any], *, offline: bool = False) -> EdgeOpt
     from outrider.cli.edge import EdgeOptions
 
     # A seed is to repeat the answer, which only this rule of the two can do.
-    first, partners = drafters.split(params["draft_model"])
     repeats = params["rule"] is judging.RuleName.AUTO and params["seed"] is not None
     return EdgeOptions(
         cloud=params["cloud"],
@@ -73,8 +72,7 @@ def edge_options(params: Mapping[str, Any], *, offline: bool = False) -> EdgeOpt
         api_key_file=params["api_key_file"],
         tls_fingerprint=params["tls_fingerprint"],
         tls_ca=params["tls_ca"],
-        draft_model=first,
-        partners=partners,
+        **drafters.given(params["draft_model"], params["draft_key"], params["draft_key_file"]),
         drafter_backend=params["drafter_backend"].value,
         policy=params["policy"].value,
         decision_log=params["decision_log"],

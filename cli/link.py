@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outrider.cli import logs
+from outrider.cli import drafters, logs
 from outrider.cli import options as o
 from outrider.cli import sampling_options as s
 
@@ -37,7 +37,9 @@ def link(
     api_key_file: o.ApiKeyFile = None,
     tls_fingerprint: o.TlsFingerprint = None,
     tls_ca: o.TlsCa = None,
-    draft_model: o.DraftModel = None,
+    draft_model: drafters.DraftModels = None,
+    draft_key: drafters.DraftKey = None,
+    draft_key_file: drafters.DraftKeyFile = None,
     drafter_backend: o.DrafterBackendOption = o.DrafterBackend.AUTO,
     draft: o.DraftOption = o.Draft.AUTO,
     draft_max: o.DraftMax = None,
@@ -69,7 +71,7 @@ def link(
             api_key_file=api_key_file,
             tls_fingerprint=tls_fingerprint,
             tls_ca=tls_ca,
-            draft_model=draft_model,
+            **drafters.given(draft_model, draft_key, draft_key_file),
             drafter_backend=drafter_backend.value,
             draft_max=0 if draft is o.Draft.OFF else draft_max,
             draft_p_min=draft_p_min,

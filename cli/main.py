@@ -19,6 +19,7 @@ from outrider.cli.cloud_keys import cert, invite, keys, revoke
 from outrider.cli.cloud_status import status
 from outrider.cli.demo import demo
 from outrider.cli.doctor import doctor
+from outrider.cli.drafter import serve as serve_drafter
 from outrider.cli.endpoint import serve as serve_endpoint
 from outrider.cli.init import init
 from outrider.cli.inspect import inspect
@@ -55,6 +56,9 @@ app = typer.Typer(
 cloud = typer.Typer(
     help="The cloud's side: serve a target, let edges in, see how it is.", context_settings=_CONTEXT
 )
+drafter = typer.Typer(
+    help="Draft for the groups of edges on other machines.", context_settings=_CONTEXT
+)
 service = typer.Typer(
     help="The endpoint, or a cloud, as a service of systemd.", context_settings=_CONTEXT
 )
@@ -67,6 +71,8 @@ app.command("serve", cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG
 for operate in (serve, status, cert, invite, keys, revoke):
     cloud.command(cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG)(operate)
 app.add_typer(cloud, name="cloud")
+drafter.command("serve", cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG)(serve_drafter)
+app.add_typer(drafter, name="drafter")
 for manage in (install, uninstall):
     service.command(cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG)(manage)
 app.add_typer(service, name="service")
@@ -76,6 +82,11 @@ sim.command("radio", cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG
 sim.command("uara", cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG)(uara)
 app.add_typer(sim, name="sim")
 app.add_typer(bench, name="bench")
+
+
+@drafter.callback()
+def _drafter() -> None:
+    """Draft for the groups of edges on other machines."""
 
 
 @sim.callback()

@@ -197,17 +197,6 @@ DemoObjective = Annotated[
 
 # --- drafting -------------------------------------------------------------------------------
 
-DraftModel = Annotated[
-    Path | None,
-    typer.Option(
-        "--draft-model",
-        "-md",
-        metavar="PATH",
-        rich_help_panel=DRAFTING,
-        help="Drafter: a .gguf file, an .onnx file, a draft pack folder, or the name or alias of a "
-        "model that was pulled (default: the embedded drafter).",
-    ),
-]
 DrafterBackendOption = Annotated[
     DrafterBackend,
     typer.Option(

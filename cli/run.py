@@ -31,6 +31,8 @@ def run(
     offline: o.OfflineOption = o.Offline.OFF,
     model: o.Target = None,
     draft_model: drafters.DraftModels = None,
+    draft_key: drafters.DraftKey = None,
+    draft_key_file: drafters.DraftKeyFile = None,
     drafter_backend: o.DrafterBackendOption = o.DrafterBackend.AUTO,
     draft: o.DraftOption = o.Draft.AUTO,
     policy: o.PolicyOption = o.PolicyName.ADAPTIVE,

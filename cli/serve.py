@@ -8,11 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from outrider.cli import embedded, logs
+from outrider.cli import embedded, listening, logs
 from outrider.cli import options as o
-from outrider.protocol.errors import SettingError
 
-ADDRESS = "Address and access"
 QUEUE = 3
 """Answers that may wait for each one that is served at once."""
 
@@ -188,51 +186,11 @@ def serve(
             help="How steps are filled: cosine (least weighted latency) or fifo.",
         ),
     ] = o.Scheduler.COSINE,
-    host: Annotated[
-        str,
-        typer.Option(
-            "--host",
-            metavar="HOST",
-            rich_help_panel=ADDRESS,
-            help="Where to listen; beyond loopback needs a key file and a certificate.",
-        ),
-    ] = "127.0.0.1",
-    port: Annotated[
-        int,
-        typer.Option(
-            "--port",
-            min=0,
-            max=65535,
-            metavar="N",
-            rich_help_panel=ADDRESS,
-            help="Port; 0 takes a free one.",
-        ),
-    ] = 8471,
-    api_key_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--api-key-file",
-            metavar="FILE",
-            rich_help_panel=ADDRESS,
-            help="Keys to accept, one a line: KEY, NAME:KEY or a hash, and quotas; read again on "
-            "SIGHUP.",
-        ),
-    ] = None,
-    ssl_certfile: Annotated[
-        Path | None,
-        typer.Option(
-            "--ssl-certfile",
-            metavar="FILE",
-            rich_help_panel=ADDRESS,
-            help="Certificate chain (PEM).",
-        ),
-    ] = None,
-    ssl_keyfile: Annotated[
-        Path | None,
-        typer.Option(
-            "--ssl-keyfile", metavar="FILE", rich_help_panel=ADDRESS, help="Its private key (PEM)."
-        ),
-    ] = None,
+    host: listening.Host = "127.0.0.1",
+    port: listening.Port = 8471,
+    api_key_file: listening.Keys = None,
+    ssl_certfile: listening.Certificate = None,
+    ssl_keyfile: listening.CertificateKey = None,
     max_sessions: Annotated[
         int,
         typer.Option(
@@ -240,7 +198,7 @@ def serve(
             min=0,
             max=1024,
             metavar="N",
-            rich_help_panel=ADDRESS,
+            rich_help_panel=listening.ADDRESS,
             help="Answers served at once, each with a context of its own in memory; 0: as many as "
             "fit. Some more wait, the rest are refused.",
         ),
@@ -252,7 +210,7 @@ def serve(
             min=0,
             metavar="N",
             show_default=False,
-            rich_help_panel=ADDRESS,
+            rich_help_panel=listening.ADDRESS,
             help="Answers that may wait (default: three for each served at once); further ones "
             "are told when to come back.",
         ),
@@ -263,7 +221,7 @@ def serve(
             "--idle-seconds",
             min=1.0,
             metavar="S",
-            rich_help_panel=ADDRESS,
+            rich_help_panel=listening.ADDRESS,
             help="A connection on which nothing happens for so long is closed.",
         ),
     ] = 600.0,
@@ -274,7 +232,7 @@ def serve(
             min=0,
             max=65535,
             metavar="N",
-            rich_help_panel=ADDRESS,
+            rich_help_panel=listening.ADDRESS,
             help="Serve /metrics and /status on 127.0.0.1 at this port too, without a key "
             "(default: only on --port, with a key where there are keys).",
         ),
@@ -285,24 +243,12 @@ def serve(
             "--drain-seconds",
             min=0.0,
             metavar="S",
-            rich_help_panel=ADDRESS,
+            rich_help_panel=listening.ADDRESS,
             help="How long a stop waits for the answers under way.",
         ),
     ] = 30.0,
-    json: Annotated[
-        bool,
-        typer.Option(
-            "--json", help="Print one JSON line on stdout once ready.", rich_help_panel=o.OUTPUT
-        ),
-    ] = False,
-    log_format: Annotated[
-        o.LogFormat,
-        typer.Option(
-            "--log-format",
-            rich_help_panel=o.OUTPUT,
-            help="Lines on stderr for people, or one JSON object each, answers included.",
-        ),
-    ] = o.LogFormat.TEXT,
+    json: listening.Ready = False,
+    log_format: listening.Log = o.LogFormat.TEXT,
     log_prompts: Annotated[
         bool,
         typer.Option(
@@ -311,7 +257,7 @@ def serve(
             help="Write every prompt to the log as well, for debugging your own cloud.",
         ),
     ] = False,
-    with_stdin: Annotated[bool, typer.Option("--with-stdin", hidden=True)] = False,
+    with_stdin: listening.WithStdin = False,
     verbose: o.Verbose = False,
     config: o.Config = None,  # noqa: ARG001 - its callback reads it
 ) -> None:
@@ -325,7 +271,7 @@ def serve(
     logs.configure(verbose, log_format.value)
     import asyncio
 
-    from outrider.cli.serving import serve_until_told
+    from outrider.cli.serving import announce_cloud, serve_until_told
     from outrider.cli.targets import fitting_slots, load, load_own
     from outrider.cloud_server.driver import ServiceSettings, Verifier
     from outrider.cloud_server.planner import EngineSettings
@@ -337,8 +283,8 @@ def serve(
     settings = ServiceSettings(
         host=host,
         port=port,
-        keys=_keys(api_key_file),
-        tls=_tls(ssl_certfile, ssl_keyfile),
+        keys=listening.keys(api_key_file),
+        tls=listening.tls(ssl_certfile, ssl_keyfile),
         max_sessions=max(LEAST_SESSIONS, 2 * (max_sessions + queue)),
         max_queue=queue,
         idle_seconds=idle_seconds,
@@ -369,22 +315,6 @@ def serve(
         metrics_port=metrics_port,
         log_prompts=log_prompts,
     )
-    asyncio.run(serve_until_told(service, build, as_json=json, with_stdin=with_stdin))
-
-
-def _keys(file: Path | None) -> Any:
-    if file is None:
-        return None
-    from outrider.runtime.net.keys import KeyFile
-
-    return KeyFile.load(file.expanduser())
-
-
-def _tls(certificate: Path | None, key: Path | None) -> Any:
-    if certificate is None and key is None:
-        return None
-    if certificate is None or key is None:
-        raise SettingError("--ssl-certfile and --ssl-keyfile belong together: give both")
-    from outrider.runtime.net.tls import server_context
-
-    return server_context(certificate.expanduser(), key.expanduser())
+    asyncio.run(
+        serve_until_told(service, build, announce_cloud, as_json=json, with_stdin=with_stdin)
+    )

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from outrider.cli import logs
 from outrider.cli.exits import WorkFailedError
@@ -16,9 +16,43 @@ if TYPE_CHECKING:
     import asyncio
 
     from outrider.cloud_server.driver import Verifier
-    from outrider.cloud_server.service import Service
+    from outrider.runtime.net.server import Server
 
-    Build = Callable[[], tuple[Verifier, dict[str, Any]]]
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
+
+Build = Callable[[], tuple[T, dict[str, Any]]]
+
+
+class Service(Protocol[T_contra]):
+    """What listens while its model loads: a cloud, or a drafter for others."""
+
+    @property
+    def failed(self) -> BaseException | None:
+        """What its engine died of."""
+
+    async def listen(self) -> Server:
+        """Answer from now on."""
+
+    async def begin(self, built: T_contra, /) -> None:
+        """The model is loaded."""
+
+    async def ended(self) -> None:
+        """Wait until the engine has died."""
+
+    async def stop(self, *, drain: bool) -> None:
+        """Close everything."""
+
+    def reload(self) -> None:
+        """Read the keys again."""
+
+
+class Announce(Protocol[T_contra]):
+    """Says that something is ready, and where."""
+
+    def __call__(
+        self, built: T_contra, url: str, facts: dict[str, Any], /, *, as_json: bool
+    ) -> None: ...
 
 
 @contextlib.contextmanager
@@ -46,7 +80,7 @@ def ends_at_once() -> Iterator[None]:
 
 
 async def serve_until_told(
-    service: Service, build: Build, *, as_json: bool, with_stdin: bool
+    service: Service[T], build: Build[T], announce: Announce[T], *, as_json: bool, with_stdin: bool
 ) -> None:
     """Listen, load, serve; until a signal, the end of standard input if asked for, or the death of
     the engine.
@@ -58,29 +92,27 @@ async def serve_until_told(
 
     server = await service.listen()
     stopping = asyncio.Event()
-    verifier: Verifier | None = None
     try:
         with ends_at_once():
             built, facts = await asyncio.to_thread(build)
             await service.begin(built)
-            verifier = built
         _listen_to_signals(service, stopping)
         if with_stdin:
             asyncio.get_running_loop().add_reader(sys.stdin.fileno(), _on_stdin, stopping)
-        _announce(built, server.url, facts, as_json=as_json)
-        await _until(stopping, built)
+        announce(built, server.url, facts, as_json=as_json)
+        await _until(stopping, service)
     finally:
         if with_stdin:
             asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
         if stopping.is_set() and not with_stdin:
             logs.say("stopping: no new answers; those under way may finish")
-        failed = verifier.failed if verifier is not None else None
+        failed = service.failed
         await service.stop(drain=stopping.is_set() and failed is None)
     if failed is not None:
         raise WorkFailedError(f"the engine stopped: {type(failed).__name__}: {failed}") from failed
 
 
-def _listen_to_signals(service: Service, stopping: asyncio.Event) -> None:
+def _listen_to_signals(service: Service[T], stopping: asyncio.Event) -> None:
     import asyncio
 
     def asked(number: int) -> None:
@@ -94,11 +126,11 @@ def _listen_to_signals(service: Service, stopping: asyncio.Event) -> None:
     loop.add_signal_handler(signal.SIGHUP, service.reload)
 
 
-async def _until(stopping: Any, verifier: Verifier) -> None:
+async def _until(stopping: Any, service: Service[T]) -> None:
     import asyncio
 
     asked = asyncio.create_task(stopping.wait())
-    ended = asyncio.create_task(verifier.ended())
+    ended = asyncio.create_task(service.ended())
     await asyncio.wait({asked, ended}, return_when=asyncio.FIRST_COMPLETED)
     for task in (asked, ended):
         task.cancel()
@@ -110,7 +142,7 @@ def _on_stdin(stopping: Any) -> None:
         stopping.set()
 
 
-def _announce(verifier: Verifier, url: str, facts: dict[str, Any], *, as_json: bool) -> None:
+def announce_cloud(verifier: Verifier, url: str, facts: dict[str, Any], *, as_json: bool) -> None:
     """The lines that say what runs, where, and who may come in."""
     info, settings = verifier.target.info, verifier.settings
     names = "none (loopback only)" if settings.keys is None else f"{len(settings.keys)} accepted"

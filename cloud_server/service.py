@@ -103,6 +103,16 @@ class Service:
         self.verifier = verifier
         self._sweeper = asyncio.create_task(self._sweep(), name="sweeper")
 
+    @property
+    def failed(self) -> BaseException | None:
+        """What the engine died of, if it did."""
+        return self.verifier.failed if self.verifier is not None else None
+
+    async def ended(self) -> None:
+        """Wait until it has."""
+        if self.verifier is not None:
+            await self.verifier.ended()
+
     async def stop(self, *, drain: bool = True) -> None:
         """Finish what is under way, as :meth:`Verifier.stop`; then close the sockets."""
         if self._sweeper is not None:

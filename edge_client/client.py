@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
 from outrider.edge_client.answer import Ahead, Answer, Piece
 from outrider.edge_client.courier import Courier, Persistence
@@ -46,8 +46,6 @@ from outrider.runtime.text.fingerprint import describe
 from outrider.runtime.text.tokenizer import Tokenizer
 
 AGENT = "outrider-edge"
-
-T = TypeVar("T")
 
 QUIET = 30.0
 """Seconds without a word from the cloud in an answer, after which the user is told. A long prompt
@@ -379,7 +377,7 @@ class EdgeClient:
         for queue in self._streams.values():
             queue.put_nowait(error)
 
-    async def _heard_from(self, queue: asyncio.Queue[T]) -> T:
+    async def _heard_from(self, queue: asyncio.Queue[Happening]) -> Happening:
         """The next event of a stream; a cloud that says nothing for long is mentioned once."""
         while True:
             try:

@@ -109,8 +109,9 @@ class DrafterService:
         self._sweeper = asyncio.create_task(self._sweep(), name="sweeper")
         return self._server
 
-    def begin(self, sequences: Sequences, vocabulary: Vocabulary) -> None:
+    async def begin(self, built: tuple[Sequences, Vocabulary]) -> None:
         """The model is loaded: let leads in."""
+        sequences, vocabulary = built
         self._turns, self._vocabulary = Turns(sequences, vocabulary.size), vocabulary
 
     async def ended(self) -> None:
