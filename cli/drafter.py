@@ -85,7 +85,7 @@ def serve(
         DrafterSettings(
             host=host,
             port=port,
-            keys=listening.keys(api_key_file),
+            keys=listening.keys_alone(api_key_file, "leads"),
             key_file=api_key_file.expanduser() if api_key_file else None,
             tls=listening.tls(ssl_certfile, ssl_keyfile),
             max_leads=max_leads,

@@ -193,14 +193,10 @@ def _check_library() -> None:
 
 
 def _keys(key: str | None, file: Path | None) -> KeyFile | None:
-    from outrider.protocol.quota import NO_QUOTA
     from outrider.runtime.net.keys import KeyFile
 
     if key and file:
         raise SettingError("--api-key and --api-key-file contradict each other: give one")
     if file is not None:
-        keys = KeyFile.load(file.expanduser())
-        if any(quota != NO_QUOTA for quota in keys.quotas.values()):
-            raise SettingError(f"key file {file}: quotas are for a cloud's keys, not for apps")
-        return keys
+        return listening.keys_alone(file, "apps")
     return KeyFile.of(key, "flag") if key else None

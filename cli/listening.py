@@ -89,6 +89,20 @@ def keys(file: Path | None) -> KeyFile | None:
     return KeyFile.load(file.expanduser())
 
 
+def keys_alone(file: Path | None, whose: str) -> KeyFile | None:
+    """The same where nothing is rationed.
+
+    Raises:
+        SettingError: it cannot be read, or has quotas.
+    """
+    from outrider.protocol.quota import NO_QUOTA
+
+    found = keys(file)
+    if found is not None and any(quota != NO_QUOTA for quota in found.quotas.values()):
+        raise SettingError(f"key file {file}: quotas are for a cloud's keys, not for {whose}")
+    return found
+
+
 def both(certificate: Path | None, key: Path | None) -> tuple[Path, Path] | None:
     """A certificate with its key, if they were given.
 

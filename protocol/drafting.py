@@ -2,7 +2,7 @@
 
 A *lead* is an edge whose group has a member elsewhere. It holds up to so many texts (*streams*) at
 the member; a step says how much of a stream's text stays, what follows, and how many proposals are
-wanted after it. Messages are MessagePack arrays that begin with their type; ``docs/wire.md`` has
+wanted after it. Messages are MessagePack arrays that begin with their type; ``docs/cosine.md`` has
 them in a table.
 """
 

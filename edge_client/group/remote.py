@@ -84,9 +84,17 @@ class Lan:
         """One less; the last one ends it."""
         self._users -= 1
         if self._users == 0:
+            self.start(self._tidy()).result(2 * OPEN)
             self.loop.call_soon_threadsafe(self.loop.stop)
-            self._thread.join(5)
+            self._thread.join(OPEN)
             self.loop.close()
+
+    async def _tidy(self) -> None:
+        """What links have left to do is ended."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @dataclass(slots=True)
@@ -130,7 +138,8 @@ class RemoteMember(Member):
         self._closed = False
         self._first: Future[None] = Future()
         lan.join()
-        self._keeper = lan.start(self._keep())
+        self._keeper: asyncio.Task[None] | None = None
+        lan.start(self._begin())
 
     @property
     def there(self) -> bool:
@@ -202,9 +211,7 @@ class RemoteMember(Member):
     def close(self) -> None:
         """Leave the member."""
         self.interrupt()
-        self._keeper.cancel()
-        with contextlib.suppress(BaseException):
-            self._keeper.result(NEAR.close_timeout or 1.0)
+        self._lan.start(self._end()).result(2 * OPEN)
         self._lan.leave()
 
     # --- on the asking thread ---------------------------------------------------------------
@@ -251,19 +258,29 @@ class RemoteMember(Member):
 
     # --- on the loop ------------------------------------------------------------------------
 
+    async def _begin(self) -> None:
+        self._keeper = asyncio.create_task(self._keep())
+
+    async def _end(self) -> None:
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+
     async def _keep(self) -> None:
         """Call it, and call it again whenever it went, until closed."""
         pause = BACK_OFF
         while not self._closed:
+            called = self._lan.loop.time()
             try:
                 await self._serve()
-                pause = BACK_OFF
             except OutriderError as error:
                 self.trouble = error
                 self._settle(error)
             except Exception as error:  # what a peer does must not end the keeper
                 self.trouble = BackendError(f"{self.name}: {error}")
                 self._settle(self.trouble)
+            if self._lan.loop.time() - called > BACK_OFF_MAX:  # it was there for a while
+                pause = BACK_OFF
             await asyncio.sleep(pause)
             pause = min(BACK_OFF_MAX, 2 * pause)
 

@@ -108,6 +108,7 @@ class Turns:
         seq = min(idle, key=lambda i: h.used if (h := self._holders[i]) else -1)
         if (before := self._holders[seq]) is not None:
             before.seq = None
+        self.sequences.cut(seq, 0)  # how long a step takes must not tell what others wrote
         self._holders[seq], text.seq = text, seq
         return seq
 
