@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -21,19 +20,21 @@ HEAVY = {
 }  # fmt: skip
 
 
+MODULES = 600
+"""Most that a start without work imports: how long that takes depends on the machine."""
+
+
 @pytest.mark.parametrize("args", [["--help"], ["run", "--help"], ["version"], ["--version"]])
-def test_starts_light_and_fast(args: list[str]) -> None:
+def test_starts_light(args: list[str]) -> None:
     code = (
         "import sys\nfrom outrider.cli.main import main\n"
         f"try: main({args!r})\nexcept SystemExit as e: assert not e.code\n"
-        "print(*(m for m in sys.modules if '.' not in m), file=sys.stderr)"
+        "print(*sys.modules, file=sys.stderr)"
     )
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert not HEAVY & set(done.stderr.split())
-    # Of the processor, since other work may keep the clock busy.
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.4
+    found = done.stderr.split()
+    assert not HEAVY & set(found)
+    assert len(found) < MODULES
 
 
 def test_help_has_an_example_and_the_statuses(invoke) -> None:
