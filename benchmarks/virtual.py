@@ -17,6 +17,7 @@ import msgspec
 from outrider.benchmarks.rows import Answer
 from outrider.benchmarks.strategies import Machine, Strategy
 from outrider.cloud_server.planner import EngineSettings
+from outrider.cloud_server.rehearsal import SIZES
 from outrider.edge_client.policy import Policy
 from outrider.simulator import edge
 from outrider.simulator.links import Direction, Link, Pipe
@@ -163,6 +164,7 @@ def _world(
             draft_prefill=1 / machine.prefill_rate,
         ),
         engine=replace(PATIENT if strategy.patient else EngineSettings(), lookup=strategy.lookup),
+        rehearsed=SIZES,
         limits=ROOMY,
         limit=3600.0,
         max_steps=10_000_000,

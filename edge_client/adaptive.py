@@ -15,7 +15,7 @@ draft step, T the pass, R the round trip:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outrider.edge_client.gate import Gate
 from outrider.edge_client.policy import MAX_DRAFT, Observed, Plan, Policy
@@ -197,7 +197,7 @@ class Adaptive(Policy):
         if most >= plan.window:
             return plan
         self.reason += f", at most {most} at a load of {load:.0%}"
-        return Plan(min(plan.frame, most), most, plan.floor, plan.gather)
+        return replace(plan, frame=min(plan.frame, most), window=most)
 
     def _joins_in_time(self, seen: Observed, costs: _Costs) -> bool:
         """The drafter has read what it is behind before the answer ends; the cloud goes on."""

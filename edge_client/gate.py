@@ -9,41 +9,67 @@ promise that riding never costs more than a few per cent:
   it begins without riding.
 - While it rides, it counts the seconds lost against the cloud alone, as a one-sided cumulative sum
   (E. S. Page, 1954): what riding gains is forgotten but for a little. When more than a few tokens'
-  time is lost, it stops.
-- Stopped, it first measures the cloud alone afresh, and rides on if that was the slower way after
-  all. Otherwise it tries again when the last attempt is paid for: an attempt that lost L seconds
-  by L / 3 % seconds without one, and twice as long each time that it fails in a row.
-- While it rides it looks now and then, for a few tokens, whether the cloud alone has become faster.
+  time is lost, it has a look at the cloud alone.
+- A look measures the cloud alone afresh, and ends in riding on unless riding was slower *as far as
+  it is remembered*: where a sum has just fallen, the text was hard, and what was measured there
+  says little of riding. Staying out lasts until the last attempt is paid for (one that lost L
+  seconds by L / 3 % seconds without one, and twice as long each time that it fails in a row), or
+  until the cloud alone turns out to be the slower way after all.
+- While riding goes well there are looks too, as often as their cost allows: the more riding gains,
+  the dearer they are, and the less they could tell.
+
+The cloud alone is told by two figures, since they differ in how long they take to be known. Seconds
+from one verdict to the next hardly vary, and follow the machine: the last look tells. Tokens in a
+verdict are one, but for runs that the cloud finds by its own look-up, rare and long: they belong to
+the text, and are remembered from look to look.
 
 Seconds are those between verdicts in answers under way, of all sessions of an edge.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from outrider.edge_client.policy import Observed
 from outrider.protocol.link import PassCurve
 
-BUDGET = 0.03
-"""Share of the time that attempts at riding may lose, and looks at the cloud alone may take."""
+BUDGET, LOOKS = 0.03, 0.005
+"""Shares of the time that attempts at riding, and looks while it goes well, may lose."""
 
 ALLOWANCE, CREDIT = 3.0, 4.0
-"""Tokens' time that may be lost before riding is stopped, and that a gain may count for."""
+"""Tokens' time that may be lost before riding is doubted, and that a gain may count for."""
 
 EXPECTED = 6.0
 """Tokens' time that an attempt is taken to lose at least: it takes a round to be seen."""
 
 LEAST = 6.0
-"""Verdicts from which on a rate counts as known. Not tokens: a single lucky look-up of the cloud's
-brings as many at once, and says nothing of its rate."""
+"""Verdicts from which on a way counts as measured. Not tokens: a single lucky look-up of the
+cloud's brings as many at once, and says nothing of its rate."""
 
-HALF_LIFE = 24.0
-"""Tokens after which what a way gave counts half."""
+MEMORY, LONG_MEMORY = 64.0, 96.0
+"""Verdicts after which what riding gave, and how many tokens are in a verdict without it, count
+half."""
 
-FIRST_LOOK, SECOND_LOOK, LOOK, LOOK_MAX = 16, 64, 256, 2048
-"""Tokens of riding after which the cloud alone is looked at: while nothing is known of its rate,
-while it was only told, and then, twice as many each time that riding was better."""
+FADE = 0.25
+"""What was remembered of riding counts so much less after a doubt that it did away with: if doubt
+comes again, something has changed."""
+
+SINGLE = 16.0
+"""Verdicts of one token each that the cloud alone is taken to have given before any was seen."""
+
+FIRST_LOOK, SOON = 16, 64
+"""Tokens of riding before which there is no look: where nothing is known of the cloud alone, and
+where something is."""
+
+SETTLING = 2.0
+"""Verdicts after a change of ways that still belong to the way before."""
+
+CLOSE = 0.05
+"""Share by which two ways are taken to differ at least when the cost of a look is reckoned."""
+
+MORE_RARELY = 4
+"""Looks that find riding better, one after the other, make the time to the next at most so many
+times as long."""
 
 NEAR_END = 24
 """Tokens left of an answer, under which nothing is tried any more."""
@@ -51,6 +77,9 @@ NEAR_END = 24
 MARGIN = 1.15
 """What riding must be predicted to gain, with guesses that cost nothing and are always in time, to
 be begun with: real ones do cost, and are late."""
+
+AFTER_ALL = 1.05
+"""By how much riding must have been faster than the cloud alone is by now to be taken up again."""
 
 MOST_GUESSES = 32
 
@@ -66,23 +95,62 @@ LONGEST_BACKOFF = 16
 
 @dataclass(slots=True)
 class Meter:
-    """Tokens and seconds of one way to go on, the recent ones counting most."""
+    """Tokens, seconds and verdicts of one way to go on, the recent ones counting most."""
 
+    memory: float
     tokens: float = 0.0
     seconds: float = 0.0
-    verdicts: int = 0
+    verdicts: float = 0.0
+    seen: int = 0
 
     def add(self, tokens: int, seconds: float) -> None:
         """So many more tokens came in so many seconds."""
-        keep = 0.5 ** (tokens / HALF_LIFE)
+        keep = 0.5 ** (1 / self.memory)
         self.tokens = keep * self.tokens + tokens
         self.seconds = keep * self.seconds + seconds
-        self.verdicts += 1
+        self.verdicts = keep * self.verdicts + 1
+        self.seen += 1
+
+    def fade(self, keep: float) -> None:
+        """What comes from now on shall count for more."""
+        self.tokens, self.seconds, self.verdicts = (
+            keep * each for each in (self.tokens, self.seconds, self.verdicts)
+        )
 
     @property
     def rate(self) -> float | None:
         """Tokens a second; None while too little was seen."""
-        return self.tokens / self.seconds if self.verdicts >= LEAST and self.seconds > 0 else None
+        return self.tokens / self.seconds if self.seen >= LEAST and self.seconds > 0 else None
+
+
+@dataclass(slots=True)
+class Alone:
+    """The cloud left alone: ``pace`` in seconds a verdict, None while nothing is known of it.
+
+    ``fresh`` is since the last change of ways, ``text`` all that was ever seen.
+    """
+
+    pace: float | None = None
+    fresh: Meter = field(default_factory=lambda: Meter(MEMORY))
+    text: Meter = field(default_factory=lambda: Meter(LONG_MEMORY))
+
+    def add(self, tokens: int, seconds: float) -> None:
+        """So many more tokens came in so many seconds."""
+        self.fresh.add(tokens, seconds)
+        self.text.add(tokens, seconds)
+        if self.measured:
+            self.pace = self.fresh.seconds / self.fresh.verdicts
+
+    @property
+    def measured(self) -> bool:
+        """Enough was seen since the last change of ways."""
+        return self.fresh.seen >= LEAST
+
+    @property
+    def rate(self) -> float | None:
+        """Tokens a second."""
+        tokens = (SINGLE + self.text.tokens) / (SINGLE + self.text.verdicts)
+        return tokens / self.pace if self.pace else None
 
 
 @dataclass(slots=True)
@@ -105,15 +173,13 @@ class Gate:
         self._begun = False
         self._stretches: dict[int, _Stretch] = {}
         self._elapsed = 0.0
-        # What each way gave: lately, and of riding also since it began to fall behind.
-        self._riding, self._alone, self._slump = Meter(), Meter(), Meter()
-        self._rate_alone: float | None = None
+        self._riding, self._alone = Meter(MEMORY), Alone()
         self._lost = 0.0
         # When to look, and when to try again.
-        self._since_alone, self._look = 0, FIRST_LOOK
+        self._since_alone, self._riding_since = 0, 0.0
+        self._wins = 0
         self._closed_at = self._owed = 0.0
-        self._to_beat: float | None = None
-        self._judging = False
+        self._looking = self._doubted = False
         self._failures = 0
 
     # --- what was seen ----------------------------------------------------------------------
@@ -133,32 +199,21 @@ class Gate:
             if stretch.riding:
                 self._rode(tokens, seconds, settled)
             elif settled:
-                self._was_alone(tokens, seconds)
+                self._alone.add(tokens, seconds)
         stretch.at, stretch.emitted = seen.now, seen.emitted
 
     def _settling(self, seen: Observed) -> float:
         """Seconds after a change in which what comes still belongs to the way before."""
-        return (seen.link.srtt or 0.0) + 2 / (self._rate_alone or 20.0)
+        return (seen.link.srtt or 0.0) + SETTLING * (self._alone.pace or 0.05)
 
     def _rode(self, tokens: int, seconds: float, settled: bool) -> None:
         self._since_alone += tokens
+        self._riding_since += seconds
         if settled:
             self._riding.add(tokens, seconds)
-        if self._rate_alone is None:
-            return
-        lost = self._lost + seconds - tokens / self._rate_alone
-        self._lost = max(-CREDIT / self._rate_alone, lost)
-        if self._lost <= 0:
-            self._slump = Meter()
-        else:
-            self._slump.add(tokens, seconds)
-
-    def _was_alone(self, tokens: int, seconds: float) -> None:
-        self._alone.add(tokens, seconds)
-        if self._alone.rate is not None:
-            self._rate_alone = self._alone.rate
-            self._since_alone = 0
-            self._look = max(self._look, LOOK)
+        alone = self._alone.rate
+        if alone is not None:
+            self._lost = max(-CREDIT / alone, self._lost + seconds - tokens / alone)
 
     def chose(self, seen: Observed, riding: bool) -> None:
         """This is how the session goes on from here."""
@@ -174,11 +229,8 @@ class Gate:
             self._begin(seen, alpha)
         if self.open:
             self._while_open(seen)
-        elif self._judging:
-            self._judge()
-        elif seen.left > NEAR_END and self._elapsed - self._closed_at >= self._pause(seen):
-            self._riding = Meter()
-            self._ride()
+        elif self._alone.measured:
+            self._while_closed(seen)
         return self.open
 
     def _begin(self, seen: Observed, alpha: float) -> None:
@@ -187,47 +239,60 @@ class Gate:
         passes = seen.link.passes
         if not passes.known:
             return
-        self._rate_alone, self._look = 1 / passes.of(1), SECOND_LOOK
+        self._alone.pace = passes.of(1)
         if most_gained(passes, alpha) < MARGIN:
             times = passes.of(2) / passes.of(1)
-            self._close(
-                f"guesses cannot pay: a pass over two tokens takes {times:.1f} times one", 0
-            )
+            self._close(f"guesses cannot pay: a pass over two tokens takes {times:.1f} times one")
+            self._looking = False
 
     def _while_open(self, seen: Observed) -> None:
-        alone, link = self._rate_alone, seen.link
+        alone, link = self._alone.rate, seen.link
         spread = (link.srtt or 0.0) + 4 * (link.rttvar or 0.0)
         if alone is not None and self._lost > ALLOWANCE / alone + spread:
-            slump = self._slump
-            self._to_beat = slump.tokens / slump.seconds
-            self._failures += 1
-            self._close("riding was slower than the cloud alone", self._lost)
-        elif self._since_alone >= self._look and seen.left > NEAR_END and self._riding.rate:
-            self._to_beat = self._riding.rate  # without one, a look could only end in staying out
-            self._close("looking what the cloud gives alone", 0)
+            self._close("riding seems slower than the cloud alone")
+            self._doubted = True
+        elif seen.left > NEAR_END and self._look_is_due(seen):
+            self._close("looking what the cloud gives alone")
 
-    def _close(self, reason: str, lost: float) -> None:
+    def _look_is_due(self, seen: Observed) -> bool:
+        """A look costs what riding gains, for the time that it takes."""
+        riding, alone, pace = self._riding.rate, self._alone.rate, self._alone.pace
+        if riding is None:
+            return False  # a look could only end in staying out
+        if alone is None or pace is None:
+            return self._since_alone >= FIRST_LOOK
+        lasts = (LEAST + SETTLING) * pace + (seen.link.srtt or 0.0)
+        cost = lasts * max(CLOSE, 1 - alone / riding)
+        pause = min(MORE_RARELY, 1 << self._wins) * cost / LOOKS
+        return self._since_alone >= SOON and self._riding_since >= pause
+
+    def _close(self, reason: str) -> None:
         """Stop riding. Whether for long is judged when the cloud alone has been measured."""
-        self.open, self.reason, self._judging = False, reason, True
-        self._alone = Meter()
+        self.open, self.reason, self._looking, self._doubted = False, reason, True, False
+        self._alone.fresh = Meter(MEMORY)
         self._closed_at = self._elapsed
-        self._owed = max(lost, EXPECTED / (self._rate_alone or 20.0))
+        least = EXPECTED * (self._alone.pace or 0.05)
+        self._owed = max(self._lost, least)
 
-    def _judge(self) -> None:
+    def _while_closed(self, seen: Observed) -> None:
         """The cloud alone, measured afresh, beside what riding gave before."""
-        alone, riding = self._alone.rate, self._to_beat
-        if alone is None:
-            return
-        self._judging, self._to_beat = False, None
-        if riding is None:  # stopped by what the cloud told, before anything was measured
-            return
-        if riding < alone:
-            self._look = LOOK
-            self.reason = f"riding gave {riding:.1f} tokens/s, the cloud alone {alone:.1f}"
-            return
-        self._look = min(LOOK_MAX, 2 * self._look)
-        self._failures = 0
-        self._ride()
+        alone, riding = self._alone.rate, self._riding.rate
+        if alone is not None and riding is not None:
+            if self._looking and riding >= alone:
+                self._wins, self._failures = self._wins + 1, 0
+                if self._doubted:
+                    self._riding.fade(FADE)
+                self._ride()
+                return
+            if riding > AFTER_ALL * alone:
+                self._ride()
+                return
+            if self._looking:
+                self._wins, self._failures = 0, self._failures + 1
+                self.reason = f"riding gave {riding:.1f} tokens/s, the cloud alone {alone:.1f}"
+        self._looking = False
+        if seen.left > NEAR_END and self._elapsed - self._closed_at >= self._pause(seen):
+            self._ride()
 
     def _pause(self, seen: Observed) -> float:
         """Seconds without riding that pay for the last attempt and for the next one's reading."""
@@ -237,7 +302,7 @@ class Gate:
 
     def _ride(self) -> None:
         self.open, self.reason = True, ""
-        self._lost, self._slump = 0.0, Meter()
+        self._lost, self._since_alone, self._riding_since = 0.0, 0, 0.0
 
 
 def most_gained(passes: PassCurve, alpha: float) -> float:

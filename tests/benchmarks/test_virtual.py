@@ -12,6 +12,7 @@ from outrider.benchmarks import record
 from outrider.benchmarks.rows import Cell, summary
 from outrider.benchmarks.strategies import (
     ADAPTIVE,
+    BRANCH_CACHE,
     CLOUD,
     MACHINES,
     NGRAM,
@@ -109,6 +110,15 @@ def test_nothing_to_gain_nothing_lost() -> None:
     """A drafter that is slower than the target, or always wrong, costs nothing."""
     assert rate(ADAPTIVE, "b", 30) == pytest.approx(rate(CLOUD, "b", 30), rel=0.01)
     assert rate(ADAPTIVE, "a", 30, alpha=0.0) == pytest.approx(rate(CLOUD, "a", 30), rel=0.03)
+
+
+@pytest.mark.parametrize("machine", ["a", "c"])
+@pytest.mark.parametrize("name", ["qwen-prose-t1", "embedded-source-t1"])
+def test_a_poor_drafter_is_not_given_up_where_it_pays(name: str, machine: str) -> None:
+    """Found slower than the cloud alone on a hard stretch, it is still faster on the whole."""
+    strategies = [CLOUD, NGRAM, lockstep(2), lockstep(4), STREAMING, BRANCH_CACHE, ADAPTIVE]
+    rows = cell_rows(Place(machine, "loopback", name), strategies)
+    assert Cell(rows).adaptive_over_best > 0.95
 
 
 @pytest.mark.parametrize("link", ["loopback", "lte"])
