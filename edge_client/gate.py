@@ -50,9 +50,9 @@ MEMORY, LONG_MEMORY = 64.0, 96.0
 """Verdicts after which what riding gave, and how many tokens are in a verdict without it, count
 half."""
 
-FADE = 0.25
-"""What was remembered of riding counts so much less after a doubt that it did away with: if doubt
-comes again, something has changed."""
+HASTY, FADE = 24, 0.25
+"""Where doubt comes again after so few tokens of riding, something may have changed since, and what
+is remembered of riding counts so much less: hard text alone does not last that long."""
 
 SINGLE = 16.0
 """Verdicts of one token each that the cloud alone is taken to have given before any was seen."""
@@ -179,7 +179,7 @@ class Gate:
         self._since_alone, self._riding_since = 0, 0.0
         self._wins = 0
         self._closed_at = self._owed = 0.0
-        self._looking = self._doubted = False
+        self._looking = False
         self._failures = 0
 
     # --- what was seen ----------------------------------------------------------------------
@@ -249,8 +249,9 @@ class Gate:
         alone, link = self._alone.rate, seen.link
         spread = (link.srtt or 0.0) + 4 * (link.rttvar or 0.0)
         if alone is not None and self._lost > ALLOWANCE / alone + spread:
+            if self._since_alone < HASTY:
+                self._riding.fade(FADE)
             self._close("riding seems slower than the cloud alone")
-            self._doubted = True
         elif seen.left > NEAR_END and self._look_is_due(seen):
             self._close("looking what the cloud gives alone")
 
@@ -268,7 +269,7 @@ class Gate:
 
     def _close(self, reason: str) -> None:
         """Stop riding. Whether for long is judged when the cloud alone has been measured."""
-        self.open, self.reason, self._looking, self._doubted = False, reason, True, False
+        self.open, self.reason, self._looking = False, reason, True
         self._alone.fresh = Meter(MEMORY)
         self._closed_at = self._elapsed
         least = EXPECTED * (self._alone.pace or 0.05)
@@ -280,8 +281,6 @@ class Gate:
         if alone is not None and riding is not None:
             if self._looking and riding >= alone:
                 self._wins, self._failures = self._wins + 1, 0
-                if self._doubted:
-                    self._riding.fade(FADE)
                 self._ride()
                 return
             if riding > AFTER_ALL * alone:

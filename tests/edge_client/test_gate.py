@@ -197,29 +197,6 @@ def test_passes_that_are_not() -> None:
     assert world.changes == 1
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_hard_text_and_lucky_look_ups_are_no_reason_to_stop(seed: int) -> None:
-    """Riding gives 2.3 tokens a pass on the whole, one where the text is hard; alone it is one, but
-    for runs of eight that the cloud's look-up finds. Whatever stretch is looked at, one in six
-    tokens more on the whole are not given up."""
-
-    class Uneven(World):
-        def step(self) -> None:
-            hard = self.tokens // 30 % 2
-            self.run = 1 if hard or not self.was else 5
-            self.riding = self.run * ALONE
-            if not self.was and self.random.random() < 0.04:
-                self.tokens, self.emitted = self.tokens + 7, self.emitted + 7
-            super().step()
-
-    world = Uneven(riding=0.0, passes=(), random=random.Random(seed))
-    world.live(600)  # the first look may fall on such a stretch: nothing else is known then
-    world.rode = world.seconds = 0.0
-    world.tokens = 0
-    world.live(3000)
-    assert world.rode > 0.9 * world.seconds
-
-
 def test_cost_is_not_stopped_for_being_slow() -> None:
     """Fewer passes are what was asked for."""
     world = World(riding=0.5 * ALONE, objective="cost", passes=DEAR)
