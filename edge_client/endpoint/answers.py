@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
-from outrider.edge_client.answer import Ahead, Answer
+from outrider.edge_client.answer import Ahead, Answer, Piece
 from outrider.edge_client.endpoint.errors import ApiError, translate
+from outrider.edge_client.endpoint.logprobs import Told
 from outrider.edge_client.endpoint.replies import DONE, Choice, Kind, Reply, event, trace_of
 from outrider.edge_client.endpoint.service import Happening, Service
 from outrider.edge_client.endpoint.tools import CallReader
@@ -24,8 +25,14 @@ class Answering:
         """``model``: what the client called it; ``tools``: calls may be in the text."""
         self._service = service
         self._wishes = wishes
+        words = service.client.tokenizer
         choices = [
-            Choice(wish.index, CallReader() if tools else None, wish.sampling.seed)
+            Choice(
+                wish.index,
+                CallReader() if tools else None,
+                wish.sampling.seed,
+                None if wish.logprobs is None else Told(words),
+            )
             for wish in wishes
         ]
         rule = wishes[0].sampling.rule
@@ -135,8 +142,11 @@ class Answering:
             async with aclosing(self._service.answer(self._wishes[at])) as events:
                 async for happened, session in events:
                     choice.bytes_up, choice.bytes_down = session.bytes_up, session.bytes_down
+                    if choice.told is not None and isinstance(happened, Piece):
+                        choice.told.feed(happened.tokens, happened.logprobs)
                     if isinstance(happened, Answer):
                         choice.ended = happened
                     yield choice, happened
         except OutriderError as error:
-            raise translate(error) from error
+            prompt = "messages" if self._reply.kind == "chat" else "prompt"
+            raise translate(error, prompt=prompt) from error

@@ -205,7 +205,7 @@ class _Routes:
         service = self._endpoint.ready
         body = schema.read(await request.body(), schema.CompletionBody)
         name = self._endpoint.called(body.model)
-        wanted = wishes.of_completion(body, service.client.tokenizer)
+        wanted = wishes.of_completion(body, service.client.tokenizer, service.client.welcome)
         return await self._answer(request, "completion", name, body, wanted, tools=False)
 
     async def _answer(

@@ -22,7 +22,7 @@ BAD_REQUEST = frozenset(
 QUOTAS = frozenset({"quota", "rate"})
 """Codes with which it refuses an answer for what this edge asked before."""
 
-FIELDS = {"stops": "stop", "prompt_too_long": "messages"}
+FIELDS = {"stops": "stop"}
 """The request's field that such a code is about, where it has another name."""
 
 
@@ -78,11 +78,14 @@ def unsupported(param: str, why: str) -> ApiError:
     return ApiError(400, f"{param} is not supported: {why}", param=param, code="unsupported")
 
 
-def translate(error: OutriderError) -> ApiError:
-    """What a failure of the edge or a refusal of the cloud is to the client."""
+def translate(error: OutriderError, *, prompt: str = "messages") -> ApiError:
+    """What a failure of the edge or a refusal of the cloud is to the client.
+
+    ``prompt`` is the field that the request has its prompt in.
+    """
     if isinstance(error, SessionError):
         if error.code == "prompt_too_long":
-            return bad(str(error), "messages", "context_length_exceeded")
+            return bad(str(error), prompt, "context_length_exceeded")
         if error.code in BAD_REQUEST:
             return bad(str(error), FIELDS.get(error.code, error.code), error.code)
         if error.retry_after is not None:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from outrider.edge_client.answer import Ahead, Answer, Piece
+from outrider.edge_client.endpoint.logprobs import Told
 from outrider.edge_client.endpoint.tools import CallReader
 from outrider.protocol.decoding.sampling import Rule
 from outrider.runtime.text.tokenizer import Tokenizer
@@ -28,12 +29,14 @@ def event(data: dict[str, Any]) -> bytes:
 
 @dataclass(slots=True)
 class Choice:
-    """One choice as it grows. ``ended`` is its answer."""
+    """One choice as it grows. ``ended`` is its answer, ``shown`` how many characters came of it."""
 
     index: int
     calls: CallReader | None
     seed: int
+    told: Told | None = None
     text: str = ""
+    shown: int = 0
     tool_calls: list[dict[str, Any]] = field(default_factory=list)
     ended: Answer | None = None
     begun: bool = False
@@ -43,6 +46,7 @@ class Choice:
 
     def take(self, text: str) -> list[str | dict[str, Any]]:
         """New text, as what the client gets of it: texts and tool calls in turn."""
+        self.shown += len(text)
         if self.calls is not None:
             return self._keep(self.calls.feed(text))
         return self._keep([text] if text else [])
@@ -116,7 +120,7 @@ class Reply:
     def _choice(self, choice: Choice, mode: str) -> dict[str, Any]:
         end = {
             "index": choice.index,
-            "logprobs": None,
+            "logprobs": self._logprobs(choice),
             "finish_reason": choice.reason,
             "outrider": choice.figures(mode, self.rule),
         }
@@ -127,6 +131,15 @@ class Reply:
         if calls:
             said |= {"content": choice.text or None, "tool_calls": calls}
         return {"message": said} | end
+
+    def _logprobs(self, choice: Choice) -> dict[str, Any] | None:
+        """Those of the text shown by now that were not told before, if they are wanted."""
+        if choice.told is None:
+            return None
+        entries = choice.told.shown(choice.shown)
+        if self.kind == "completion":
+            return choice.told.of_completion(entries)
+        return choice.told.of_chat(entries)
 
     def usage(self) -> dict[str, Any]:
         """Tokens of the prompts, each counted once, and of all choices."""
@@ -185,7 +198,7 @@ class Reply:
                 delta["tool_calls"] = [part]
             made = {"index": choice.index, "delta": delta}
         choice.begun = True
-        made |= {"logprobs": None, "finish_reason": None}
+        made |= {"logprobs": self._logprobs(choice), "finish_reason": None}
         chunk = self._chunk([made])
         return chunk if trace is None else chunk | {"outrider": trace}
 
@@ -193,7 +206,7 @@ class Reply:
         """The chunk with which a choice ends."""
         nothing: dict[str, Any] = {"text": ""} if self.kind == "completion" else {"delta": {}}
         made: dict[str, Any] = {"index": choice.index, **nothing}
-        made |= {"logprobs": None, "finish_reason": choice.reason}
+        made |= {"logprobs": self._logprobs(choice), "finish_reason": choice.reason}
         made |= {"outrider": choice.figures(mode, self.rule)}
         over = all(other.ended is not None for other in self.choices)
         return self._chunk([made]) | ({"timings": self.timings()} if over else {})

@@ -10,6 +10,7 @@ import msgspec
 
 from outrider.edge_client.endpoint import messages, schema, tools
 from outrider.edge_client.endpoint.errors import bad, unsupported
+from outrider.edge_client.endpoint.logprobs import asked_for
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.errors import BackendError, SettingError
 from outrider.protocol.messages import Welcome
@@ -48,6 +49,7 @@ class Wish:
     objective: str | None
     draft: bool
     trace: bool
+    logprobs: int | None = None
 
     def request(self, base: int) -> Request:
         """For a session that has the first ``base`` ids already."""
@@ -61,6 +63,7 @@ class Wish:
             stops=self.stops,
             ignore_eos=self.ignore_eos,
             objective=self.objective,
+            logprobs=self.logprobs,
         )
 
 
@@ -72,9 +75,7 @@ def of_chat(
     Raises:
         ApiError: something in it cannot be honoured.
     """
-    if body.logprobs or body.top_logprobs:
-        field = "logprobs" if body.logprobs else "top_logprobs"
-        raise unsupported(field, "the cloud does not send log-probabilities")
+    told = _told(body, welcome)
     kind = (body.response_format or {"type": "text"}).get("type")
     if kind != "text":
         raise unsupported("response_format", f"type {kind!r}; nothing constrains the target's text")
@@ -93,19 +94,30 @@ def of_chat(
     elif offered:
         raise unsupported("tools", "the cloud renders the chat, for its template is another one")
     limit = body.max_completion_tokens or body.max_tokens or _room(welcome, len(ids))
-    return _wishes(body, [Prompt(ids, sent)], limit), offered is not None
+    return _wishes(body, [Prompt(ids, sent)], limit, told), offered is not None
 
 
-def of_completion(body: schema.CompletionBody, tokenizer: Tokenizer) -> list[Wish]:
+def _told(body: schema.ChatBody, welcome: Welcome) -> int | None:
+    """How many alternatives are wanted with each token's log-probability; None: neither."""
+    if not body.logprobs:
+        if body.top_logprobs is not None:
+            raise bad("top_logprobs needs logprobs: set it to true", "top_logprobs")
+        return None
+    field = "logprobs" if body.top_logprobs is None else "top_logprobs"
+    return asked_for(field, body.top_logprobs or 0, welcome)
+
+
+def of_completion(
+    body: schema.CompletionBody, tokenizer: Tokenizer, welcome: Welcome
+) -> list[Wish]:
     """The answers to plain prompts, the choices of each in a row.
 
     Raises:
         ApiError: something in it cannot be honoured.
     """
-    if body.logprobs is not None:
-        raise unsupported("logprobs", "the cloud does not send log-probabilities")
+    told = None if body.logprobs is None else asked_for("logprobs", body.logprobs, welcome)
     prompts = [Prompt(ids) for ids in _prompts(body.prompt, tokenizer)]
-    return _wishes(body, prompts, body.max_tokens or DEFAULT_COMPLETION)
+    return _wishes(body, prompts, body.max_tokens or DEFAULT_COMPLETION, told)
 
 
 def _room(welcome: Welcome, prompt: int) -> int:
@@ -150,6 +162,7 @@ def _wishes(
     body: schema.Common,
     prompts: list[Prompt],
     max_tokens: int,
+    logprobs: int | None,
 ) -> list[Wish]:
     choices = body.n or 1
     if choices * len(prompts) > schema.MAX_CHOICES:
@@ -169,6 +182,7 @@ def _wishes(
             objective=extras.objective,
             draft=extras.draft,
             trace=extras.trace,
+            logprobs=logprobs,
         )
         for at, prompt in enumerate(prompts)
         for choice in range(choices)

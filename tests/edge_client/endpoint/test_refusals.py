@@ -71,7 +71,6 @@ CHATS = {
     ),
     "tool_choice alone": (HELLO | {"tool_choice": "required"}, "tool_choice"),
     "a tool's message": (message("4", "tool"), "messages[0]"),
-    "log-probabilities": (HELLO | {"logprobs": True}, "logprobs"),
     "JSON mode": (
         HELLO | {"response_format": {"type": "json_object"}},
         "response_format",
@@ -99,11 +98,11 @@ COMPLETIONS = {
     "truth": ({"prompt": [True]}, "prompt"),
     "an object": ({"prompt": {}}, "prompt"),
     "too many choices": ({"prompt": ["a"] * 9, "n": 2}, "n"),
-    "more than a message": ({"prompt": "".join(map(str, range(150_000)))}, "messages"),
+    "more than a message": ({"prompt": "".join(map(str, range(150_000)))}, "prompt"),
     "suffix": ({"prompt": "Hello", "suffix": "!"}, "suffix"),
     "echo": ({"prompt": "Hello", "echo": True}, "echo"),
     "best_of": ({"prompt": "Hello", "best_of": 2}, "best_of"),
-    "logprobs": ({"prompt": "Hello", "logprobs": 2}, "logprobs"),
+    "logprobs": ({"prompt": "Hello", "logprobs": 21}, "logprobs"),
 }
 
 

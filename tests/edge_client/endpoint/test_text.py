@@ -78,8 +78,10 @@ def test_a_prompt_at_the_edge_of_the_context(written, tokenizer) -> None:
         )
         assert (status, came["error"]["code"]) == (400, "context_length_exceeded")
         assert "63 fit" in came["error"]["message"]
+        assert came["error"]["param"] == "prompt"
     status, came = running.chat("word " * 500)
     assert (status, came["error"]["code"]) == (400, "context_length_exceeded")
+    assert came["error"]["param"] == "messages"
     status, came = running.chat("word", ignore_eos=True)  # as much as fits
     assert status == 200
     assert came["usage"]["total_tokens"] == 64
