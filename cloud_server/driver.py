@@ -12,16 +12,19 @@ import os
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from outrider.cloud_server.engine import CloudEngine, Forward
+from outrider.cloud_server.grammar import Grammars, available
 from outrider.cloud_server.own_drafter import OwnDraft, OwnDrafter, check_vocabulary
 from outrider.cloud_server.planner import EngineSettings
+from outrider.cloud_server.prompts import render
 from outrider.cloud_server.rehearsal import rehearse
 from outrider.cloud_server.served import Served
 from outrider.cloud_server.targets.base import Decided, Target
 from outrider.protocol.cloud import CloudConnection
-from outrider.protocol.errors import BackendError, LinkError, OutriderError, SessionError
-from outrider.protocol.messages import LEAST_MESSAGE, Limits, Open
+from outrider.protocol.errors import BackendError, LinkError
+from outrider.protocol.messages import LEAST_MESSAGE, Limits
 from outrider.protocol.queue import Capacity
 from outrider.protocol.session import Objective
 from outrider.protocol.table import CloudConfig, SessionTable
@@ -31,6 +34,7 @@ from outrider.runtime.net.link import Link
 from outrider.runtime.net.server import Server, serve
 from outrider.runtime.owner import OwnerThread
 from outrider.runtime.text.fingerprint import describe
+from outrider.runtime.text.template import takes_tools
 from outrider.runtime.text.tokenizer import Tokenizer
 
 AGENT = "outrider-cloud"
@@ -99,6 +103,8 @@ class Verifier:
         eos = info.eos | tokenizer.eos
         # What fits the context, chats written out included, and nothing much larger.
         self.max_message = min(settings.max_message, max(LEAST_MESSAGE, 64 * info.n_ctx))
+        enforces = available() and eos
+        self.grammars = Grammars(tokenizer.entries, eos) if enforces else None
         self.table = SessionTable(
             CloudConfig(
                 vocabulary=describe(tokenizer),
@@ -115,8 +121,10 @@ class Verifier:
                     detached_seconds=settings.detached_seconds,
                 ),
                 agent=AGENT,
-                render=self._render,
+                render=partial(render, tokenizer),
                 trees=info.leaves > 1,
+                constrain=self.grammars.check if self.grammars else None,
+                tools=takes_tools(tokenizer.template),
                 objective=settings.objective,
                 capacity=Capacity(
                     answers=info.slots,
@@ -136,6 +144,7 @@ class Verifier:
             tokenizer.token_bytes,
             settings.engine,
             own=self._own(*own) if own and settings.draft_max else None,
+            grammars=self.grammars,
         )
         self.passed: Callable[[Forward], None] = lambda work: None  # noqa: ARG005
         self._work: Forward | OwnDraft | None = None
@@ -164,6 +173,8 @@ class Verifier:
         """
         settings = self.settings
         self._broken = asyncio.get_running_loop().create_future()
+        if self.grammars is not None:
+            await asyncio.to_thread(self.grammars.prepare)
         if settings.rehearse > 0:
             seconds = settings.rehearse
             self.engine.rehearsed(await self._thread.run(rehearse, self.target, seconds))
@@ -335,15 +346,6 @@ class Verifier:
         except Exception as error:
             _log.exception("the draft model failed and is off from now on")
             return BackendError(f"the draft model failed: {error}")
-
-    def _render(self, request: Open) -> tuple[int, ...]:
-        """Ids of an open that carries messages or text."""
-        try:
-            if request.messages is not None:
-                return tuple(self.tokenizer.encode_chat(request.messages))
-            return tuple(self.tokenizer.encode_prompt(request.text or ""))
-        except OutriderError as error:
-            raise SessionError(str(error), code="prompt") from error
 
     # --- connections ------------------------------------------------------------------------
 

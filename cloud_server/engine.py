@@ -7,13 +7,15 @@ the thread that owns the model, or a simulator charges its cost in virtual time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from outrider.cloud_server.grammar import Grammars
 from outrider.cloud_server.kv_cache import Slot, SlotTable
 from outrider.cloud_server.own_drafter import OwnDraft, OwnDrafter
 from outrider.cloud_server.planner import EngineSettings, Held, Part, Planner, Thin
 from outrider.cloud_server.scheduling.batch import Caps
 from outrider.cloud_server.scheduling.steps import StepScheduler
+from outrider.cloud_server.stats import EngineStats
 from outrider.cloud_server.targets.base import Decided, Row, Target, TargetInfo
 from outrider.cloud_server.together import OpenRows, combined
 from outrider.protocol.decoding.processors import F32
@@ -84,32 +86,6 @@ class Wait:
 Work = Forward | OwnDraft | Wait
 
 
-@dataclass(slots=True)
-class EngineStats:
-    """Counters since the start; the names follow the field's metrics.
-
-    ``own_...`` is what the verifier guessed itself, by look-up or draft model; of the latter alone
-    ``own_drafts`` is how often it was asked, ``own_seconds`` for how long it worked.
-    """
-
-    passes: int = 0
-    target_seconds: float = 0.0
-    tokens: int = 0
-    num_drafts: int = 0
-    num_draft_tokens: int = 0
-    num_accepted_tokens: int = 0
-    num_trees: int = 0
-    accepted_per_position: list[int] = field(default_factory=list)
-    own_draft_tokens: int = 0
-    own_accepted_tokens: int = 0
-    own_drafts: int = 0
-    own_seconds: float = 0.0
-    own_dropped: int = 0
-    failures: int = 0
-    prompt_tokens: int = 0
-    cached_prompt_tokens: int = 0
-
-
 class CloudEngine:
     """Owns the slots and the endings of answers; sessions are owned by the table."""
 
@@ -122,11 +98,13 @@ class CloudEngine:
         settings: EngineSettings | None = None,
         *,
         own: OwnDrafter | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
         self.table = table
         self.info = info
         self.eos = eos
         self.own = own
+        self.grammars = grammars
         settings = settings or EngineSettings()
         self.planner = Planner(info.n_ctx, settings, own, info.leaves)
         caps = Caps(tokens=settings.step_tokens, seconds=settings.step_seconds)
@@ -241,6 +219,8 @@ class CloudEngine:
         if self._endings.keys() - alive:
             self._endings = {k: v for k, v in self._endings.items() if k in alive}
             self.planner.forget(set(alive))
+            if self.grammars is not None:
+                self.grammars.forget(alive)
             self._open_rows.forget(set(alive))
 
     def _expiry(self) -> list[float]:
@@ -263,6 +243,7 @@ class CloudEngine:
             rows=part.rows,
             parents=part.parents,
             logprobs=session.request.logprobs if session.request else None,
+            constraint=self.grammars.of(session) if self.grammars else None,
         )
         if self._prompted.get(session.key) != session.begun:
             self._prompted[session.key] = session.begun
@@ -287,6 +268,8 @@ class CloudEngine:
                 session.target_time = now - work.started
             session.queue_time = max(0.0, work.started - item.ready_at)
             same = session.begun == item.begun and len(session.ids) == item.length
+            if row.constraint is not None and row.constraint.error and same:
+                self._spoilt(session, row.constraint.error)
             if row.want and session.running and same:
                 session.passes += not work.known
                 if decided.ids:
@@ -325,7 +308,7 @@ class CloudEngine:
         session.commit(tokens[: scan.keep], min(accepted, len(part.rows)), decided.logprobs)
         own = len(tokens) - accepted
         self.planner.judged(session, part, accepted, now, own=own, refused=refused)
-        self._count(part, min(accepted, scan.keep), scan.keep)
+        self.stats.count(part, min(accepted, scan.keep), scan.keep)
         reason: str | None = scan.reason
         text_bytes: int | None = scan.text_bytes
         if reason is None and len(session.ids) >= self.info.n_ctx:
@@ -359,24 +342,10 @@ class CloudEngine:
             if session.begun == item.begun and session.running:
                 session.finish(f"error: {error}", len(session.ids) - session.prompt_len, None)
 
-    def _count(self, part: Part, accepted: int, kept: int) -> None:
-        """Drafts are the edge's; what the verifier guessed itself is counted apart."""
-        stats = self.stats
-        stats.tokens += kept
-        theirs = len(part.chain) - part.own
-        stats.own_draft_tokens += part.own
-        stats.own_accepted_tokens += max(0, accepted - theirs)
-        if not theirs:
-            return
-        accepted = min(accepted, theirs)
-        stats.num_drafts += 1
-        stats.num_trees += bool(part.parents)
-        stats.num_draft_tokens += theirs
-        stats.num_accepted_tokens += accepted
-        missing = accepted - len(stats.accepted_per_position)
-        stats.accepted_per_position.extend([0] * max(0, missing))
-        for position in range(accepted):
-            stats.accepted_per_position[position] += 1
+    def _spoilt(self, session: CloudSession, why: str) -> None:
+        """An answer of a form that turned out to be too complex ends with what there is of it."""
+        emitted = len(session.ids) - session.prompt_len
+        session.finish(f"error: its form is too complex: {why}", emitted, None)
 
 
 def _granted(ready: _Ready, drafts: int) -> Part:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from outrider.cloud_server.targets.base import Row, Target
+from outrider.cloud_server.targets.base import Constraint, Row, Target
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.errors import SettingError
 
@@ -43,11 +43,14 @@ def plain(
     sampling: Sampling,
     max_tokens: int,
     stop: Callable[[list[int]], bool] = lambda _output: False,
+    *,
+    constraint: Constraint | None = None,
 ) -> list[int]:
     """What the target alone answers: one token a pass, no drafts.
 
     ``stop`` is asked after each token with the output so far. The answer also ends at
-    ``max_tokens`` and where prompt and output together fill the context.
+    ``max_tokens`` and where prompt and output together fill the context. ``constraint``: the text
+    is held to a form.
 
     Raises:
         SettingError: the prompt is empty or leaves no room.
@@ -57,7 +60,7 @@ def plain(
     ids, cut = list(prompt_ids), 0
     prompt_len = len(ids)
     while len(ids) - prompt_len < max_tokens and len(ids) < target.info.n_ctx:
-        row = Row(SLOT, cut, ids, 1, sampling, prompt_len)
+        row = Row(SLOT, cut, ids, 1, sampling, prompt_len, constraint=constraint)
         token = target.forward([row])[0].ids[0]
         cut = len(ids)
         ids.append(token)

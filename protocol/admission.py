@@ -66,10 +66,12 @@ def check_open(request: Open, length: int, config: CloudConfig) -> None:
             "characters in all are allowed",
             code="stops",
         )
-    for name in ("grammar", "collaborators"):
-        if getattr(request, name):
-            raise SessionError(f"{name} is not supported by this cloud", code="unsupported")
+    if request.collaborators:
+        raise SessionError("collaborators is not supported by this cloud", code="unsupported")
+    if request.tools and not config.tools:
+        raise SessionError("this target's chat template has no place for tools", code="unsupported")
     _check_logprobs(request)
+    _check_grammar(request, config)
     for token, _ in request.sampling.logit_bias:
         if token >= config.vocabulary.size:
             raise SessionError(
@@ -91,6 +93,22 @@ def _check_logprobs(request: Open) -> None:
             "log-probabilities are the target's, and this text is that of two models together",
             code="logprobs",
         )
+
+
+def _check_grammar(request: Open, config: CloudConfig) -> None:
+    if request.grammar is None:
+        return
+    if config.constrain is None:
+        raise SessionError(
+            "this cloud cannot hold text to a form: llguidance is not installed there, or the "
+            "target has no end token",
+            code="unsupported",
+        )
+    if request.sampling.collaborate is not None or request.ignore_eos:
+        raise SessionError(
+            "a form goes with neither a combination of models nor ignore_eos", code="grammar"
+        )
+    config.constrain(request.grammar)
 
 
 def _check_prompt(request: Open, length: int, config: CloudConfig) -> None:

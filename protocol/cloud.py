@@ -201,7 +201,7 @@ class CloudConnection:
                 same_template=self._same_template,
                 specials=None if alike else dict(config.vocabulary.specials),
                 objective=self.table.quota(self.owner).dearest(config.objective),
-                features=tuple(f for f in m.FEATURES if f != m.TREES or config.trees),
+                features=config.features,
                 pass_times=self.table.pass_times,
             )
         )

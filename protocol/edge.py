@@ -31,7 +31,7 @@ from outrider.protocol.fingerprint import (
     differing_specials,
     first_segment,
 )
-from outrider.protocol.fit import Misfit, check_request, missing_feature, too_large
+from outrider.protocol.fit import Misfit, can_render, check_request, missing_feature, too_large
 from outrider.protocol.link import LinkEstimator, PassCurve
 from outrider.protocol.outbox import PART_BYTES, Assembler, Outbox
 from outrider.protocol.request import Request
@@ -322,8 +322,8 @@ class EdgeMachine:
             session.lost()
             self._send_open(session)
             return
-        request = session.request
-        if refused.code == "template" and request and request.messages and session.prompt_len:
+        rendered = session.prompt_len and can_render(session.request, self.welcome)
+        if refused.code == "template" and rendered:
             session.forget_template()
             self._send_open(session)
             return

@@ -231,6 +231,8 @@ class EdgeSession:
             ignore_eos=request.ignore_eos,
             objective=request.objective,
             logprobs=request.logprobs,
+            grammar=request.grammar,
+            tools=None if ids else request.tools,
             epoch=self.window.last_announced,
         )
 

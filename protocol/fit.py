@@ -55,7 +55,8 @@ def missing_feature(session: EdgeSession, welcome: m.Welcome | None) -> Misfit |
         return None
     return Misfit(
         "unsupported",
-        f"this cloud does not know {missing!r}: leave the option out, or upgrade the cloud",
+        f"this cloud does not offer {missing!r}: leave the option out, upgrade the cloud, or "
+        "install there what it takes",
     )
 
 
@@ -67,6 +68,18 @@ def _needed(request: Request) -> Iterator[str]:
         yield m.RATIO
     if request.logprobs is not None:
         yield m.LOGPROBS
+    if request.grammar is not None:
+        yield m.GRAMMAR
+    if request.tools is not None and not request.ids:
+        yield m.TOOLS
+
+
+def can_render(request: Request | None, welcome: m.Welcome | None) -> bool:
+    """Whether the cloud could write the messages out, instead of the edge that did."""
+    known = welcome.features if welcome else ()
+    if request is None or not request.messages:
+        return False
+    return request.tools is None or m.TOOLS in known
 
 
 def too_large(size: int, limit: int) -> Misfit:

@@ -24,11 +24,14 @@ RATIO = "ratio"
 COLLABORATE = "collaborate"
 TREES = "trees"
 LOGPROBS = "logprobs"
-FEATURES: tuple[str, ...] = (RATIO, COLLABORATE, TREES, LOGPROBS)
+GRAMMAR = "grammar"
+TOOLS = "tools"
+FEATURES: tuple[str, ...] = (RATIO, COLLABORATE, TREES, LOGPROBS, GRAMMAR, TOOLS)
 """What this software can do beyond version 1: ``ratio``, draft frames with rows; ``collaborate``,
 text of a combination of the target and the edge's model; ``trees``, more than one branch of an
 epoch is judged (elsewhere the first-sent one is, which is exact too); ``logprobs``, the target's
-log-probabilities of committed tokens."""
+log-probabilities of committed tokens; ``grammar``, text held to a form; ``tools``, chats that the
+cloud renders may offer tools."""
 
 HASH_BYTES = 4
 SESSION_BYTES = 8
@@ -222,7 +225,8 @@ class Open(Message, frozen=True, kw_only=True):
     ``templated`` ids came from the edge's own copy of the template.
 
     ``logprobs``: how many alternatives to tell with each token's log-probability; None: neither.
-    Reserved from wire version 1: ``grammar``, ``collaborators``.
+    ``grammar`` is the form that the text must have (``docs/wire.md``); ``tools`` go with messages.
+    Reserved from wire version 1: ``collaborators``.
     """
 
     handle: Handle
@@ -246,6 +250,7 @@ class Open(Message, frozen=True, kw_only=True):
     grammar: str | None = None
     objective: str | None = None
     collaborators: tuple[str, ...] = ()
+    tools: tuple[dict[str, Any], ...] | None = None
 
 
 class Opened(Message, frozen=True, kw_only=True):

@@ -19,6 +19,8 @@ class Request:
     template (``templated``), ``messages`` is kept as well for a cloud whose template differs.
     ``objective`` is what to optimise; the cloud may grant a cheaper one. ``logprobs``: how many
     alternatives are wanted with the target's log-probability of each token; None: not even that.
+    ``grammar`` is the form that the text must have; ``tools`` are for the cloud's template, where
+    it renders the messages.
     """
 
     max_tokens: int
@@ -32,3 +34,5 @@ class Request:
     ignore_eos: bool = False
     objective: str | None = None
     logprobs: int | None = None
+    grammar: str | None = None
+    tools: tuple[dict[str, Any], ...] | None = None

@@ -26,7 +26,8 @@ class CloudConfig:
     nothing comes for ``idle_seconds`` is closed. ``trees``: the target judges more than chains.
 
     ``render`` raises :class:`SessionError` for what it cannot honour; it must be quick, since the
-    driver's loop waits for it.
+    driver's loop waits for it. ``constrain`` raises it for a form that it cannot enforce; None:
+    this cloud enforces none. ``tools``: its chat template has a place for them.
     """
 
     vocabulary: Vocabulary
@@ -40,6 +41,14 @@ class CloudConfig:
     capacity: Capacity | None = None
     idle_seconds: float = 600.0
     trees: bool = False
+    constrain: Callable[[str], None] | None = None
+    tools: bool = False
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """What of this software's features the cloud has."""
+        here = {m.TREES: self.trees, m.GRAMMAR: self.constrain is not None, m.TOOLS: self.tools}
+        return tuple(name for name in m.FEATURES if here.get(name, True))
 
     def __post_init__(self) -> None:
         """Refuse limits that an edge could break before it knows them."""

@@ -5,6 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from outrider.protocol.decoding import trees
 from outrider.protocol.decoding.processors import F32
@@ -30,6 +34,15 @@ class TargetInfo:
     leaves: int = 1
 
 
+class Constraint(Protocol):
+    """What an answer's text must be. ``error``: why that can't be told any more."""
+
+    error: str | None
+
+    def allowed(self, output: Sequence[int]) -> NDArray[np.bool_] | None:
+        """Which ids may follow these tokens of the answer; None: nothing, they break it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One session's share of a forward pass.
@@ -44,6 +57,7 @@ class Row:
     ``parents``: the last ids are not a chain but a tree, one a node (``protocol/decoding/trees``);
     then ``want`` is one more, and decisions are wanted after the text and after every node.
 
+    ``constraint``: only what it allows may be chosen; it is asked on the target's thread.
     ``logprobs``: tell each decision's log-probability and those of so many of the likeliest ids.
     """
 
@@ -57,6 +71,7 @@ class Row:
     rows: tuple[SparseRow, ...] = ()
     parents: tuple[int, ...] = ()
     logprobs: int | None = None
+    constraint: Constraint | None = None
 
     @property
     def text(self) -> Sequence[int]:

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from outrider.cloud_server.targets import hf_load
 from outrider.cloud_server.targets.base import Decided, Row, Target, TargetInfo
-from outrider.cloud_server.targets.rows import Feed, check_rows, decide_rows, feeds, positions
+from outrider.cloud_server.targets.rows import (
+    Feed,
+    check_rows,
+    constrained,
+    decide_rows,
+    feeds,
+    positions,
+)
 from outrider.protocol.decoding.rules import judge
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.errors import BackendError
@@ -103,8 +110,8 @@ class HfTarget(Target):
         self._logits(rows)
 
     def score(self, row: Row, candidates: Sequence[int]) -> list[tuple[float, float]]:
-        logits = self._logits([row])[0].float().cpu().numpy()
         usable = self.info.usable
+        logits = constrained(row, list(self._logits([row])[0].float().cpu().numpy()), usable)
         return [
             judge(z, row.sampling, ids, row.prompt_len, usable, candidate=candidate)
             for z, ids, candidate in zip(logits, positions(row), candidates, strict=True)

@@ -13,7 +13,13 @@ from pathlib import Path
 import numpy as np
 
 from outrider.cloud_server.targets.base import Decided, Row, Target, TargetInfo
-from outrider.cloud_server.targets.rows import check_rows, decide_rows, feeds, positions
+from outrider.cloud_server.targets.rows import (
+    check_rows,
+    constrained,
+    decide_rows,
+    feeds,
+    positions,
+)
 from outrider.protocol.decoding.rules import judge
 from outrider.protocol.decoding.trees import leaves
 from outrider.protocol.errors import BackendError, SettingError
@@ -107,7 +113,7 @@ class LlamaTarget(Target):
 
     def score(self, row: Row, candidates: Sequence[int]) -> list[tuple[float, float]]:
         usable = self.info.usable
-        logits = self._logits([row])[0]
+        logits = constrained(row, list(self._logits([row])[0]), usable)
         return [
             judge(z, row.sampling, ids, row.prompt_len, usable, candidate=candidate)
             for z, ids, candidate in zip(logits, positions(row), candidates, strict=True)

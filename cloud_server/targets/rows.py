@@ -8,6 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from outrider.cloud_server.targets.base import Decided, Row, TargetInfo
 from outrider.protocol.decoding import combine, ratio, trees
 from outrider.protocol.decoding.logprob import logprob_of
@@ -91,8 +94,28 @@ def after(row: Row, node: int) -> list[int]:
 
 def decide_rows(rows: Sequence[Row], logits: Sequence[Sequence[F32]], usable: int) -> list[Decided]:
     """Decisions for rows in numpy; ``logits[i]`` are those of row i's wanted positions."""
-    made = [_decided(row, z, usable) for row, z in zip(rows, logits, strict=True)]
+    held = [constrained(row, z, usable) for row, z in zip(rows, logits, strict=True)]
+    made = [_decided(row, z, usable) for row, z in zip(rows, held, strict=True)]
     return [observed(*item, usable) for item in zip(rows, made, logits, strict=True)]
+
+
+def masks(row: Row, usable: int) -> NDArray[np.bool_] | None:
+    """Which ids the row's constraint allows at each wanted position: ``[want, usable]``.
+
+    Behind a draft that it forbids all are: nothing is committed there.
+    """
+    if row.constraint is None or not row.want:
+        return None
+    found = [row.constraint.allowed(ids[row.prompt_len :]) for ids in positions(row)]
+    return np.array([np.ones(usable, np.bool_) if mask is None else mask for mask in found])
+
+
+def constrained(row: Row, logits: Sequence[F32], usable: int) -> Sequence[F32]:
+    """The logits with what the row's constraint forbids at minus infinity."""
+    mask = masks(row, usable)
+    if mask is None:
+        return logits
+    return list(np.where(mask, np.asarray(logits)[:, :usable], np.float32(-np.inf)))
 
 
 def observed(row: Row, made: Decided, logits: Sequence[F32], usable: int) -> Decided:

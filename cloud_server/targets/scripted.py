@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outrider.cloud_server.targets.base import Decided, Row, Target, TargetInfo
-from outrider.cloud_server.targets.rows import check_rows, decide_rows, positions
+from outrider.cloud_server.targets.rows import check_rows, constrained, decide_rows, positions
 from outrider.protocol.decoding.rules import judge
 from outrider.protocol.errors import BackendError, SettingError
 
@@ -97,9 +97,10 @@ class ScriptedTarget(Target):
     def score(self, row: Row, candidates: Sequence[int]) -> list[tuple[float, float]]:
         self._feed([row])
         usable = self.info.usable
+        logits = constrained(row, [self.row(ids) for ids in positions(row)], usable)
         return [
-            judge(self.row(ids), row.sampling, ids, row.prompt_len, usable, candidate=candidate)
-            for ids, candidate in zip(positions(row), candidates, strict=True)
+            judge(z, row.sampling, ids, row.prompt_len, usable, candidate=candidate)
+            for z, ids, candidate in zip(logits, positions(row), candidates, strict=True)
         ]
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ import os
 import signal
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -110,7 +110,7 @@ class TensorParallelTarget(Target):
             if not process.is_alive():
                 raise BackendError(f"{self.info.name}: {process.name} of the target has died")
             with contextlib.suppress(BrokenPipeError):
-                pipe.send(list(rows))
+                pipe.send([replace(row, constraint=None) for row in rows])
 
 
 def _load(rank: Rank, model: str, settings: dict[str, Any]) -> HfTarget:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from outrider.cloud_server.targets.base import Decided, Row
-from outrider.cloud_server.targets.rows import decide_rows, decided, observed, positions
+from outrider.cloud_server.targets.rows import decide_rows, decided, masks, observed, positions
 from outrider.cloud_server.targets.torch_decide import Position, decide, log_masses
 from outrider.protocol.decoding import trees
 from outrider.protocol.decoding.ratio import odds
@@ -26,7 +26,7 @@ def decide_on_device(rows: Sequence[Row], logits: Sequence[Tensor], usable: int)
         return decide_rows(rows, [list(z.float().cpu().numpy()) for z in logits], usable)
     if not rows:
         return []
-    together = torch.cat(list(logits))[:, :usable]
+    together = torch.cat([_held(*item, usable) for item in zip(rows, logits, strict=True)])
     wanted = [[Position(r.sampling, ids, r.prompt_len) for ids in positions(r)] for r in rows]
     starts = [sum(map(len, wanted[:i])) for i in range(len(rows))]
     accepted, refused = _accepted(rows, together, wanted, starts)
@@ -45,6 +45,15 @@ def decide_on_device(rows: Sequence[Row], logits: Sequence[Tensor], usable: int)
     found = [[*accepted[i], *(next(made) for _ in range(n))] for i, n in enumerate(counts)]
     told = [decided(_taken(row, choices)) for row, choices in zip(rows, found, strict=True)]
     return [_observed(*item, usable) for item in zip(rows, told, logits, strict=True)]
+
+
+def _held(row: Row, logits: Tensor, usable: int) -> Tensor:
+    """What the row's constraint leaves of its logits."""
+    logits = logits[:, :usable]
+    mask = masks(row, usable)
+    if mask is None:
+        return logits
+    return logits.masked_fill(~torch.from_numpy(mask).to(logits.device), -torch.inf)
 
 
 def _observed(row: Row, made: Decided, logits: Tensor, usable: int) -> Decided:

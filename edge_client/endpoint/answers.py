@@ -149,4 +149,5 @@ class Answering:
                     yield choice, happened
         except OutriderError as error:
             prompt = "messages" if self._reply.kind == "chat" else "prompt"
-            raise translate(error, prompt=prompt) from error
+            form = "tools" if choice.calls is not None else "response_format"
+            raise translate(error, prompt=prompt, form=form) from error

@@ -15,7 +15,7 @@ from outrider.protocol.errors import (
 
 BAD_REQUEST = frozenset(
     {"prompt", "prompt_empty", "prompt_too_long", "max_tokens", "stops", "logit_bias", "template"}
-    | {"objective", "unsupported"}
+    | {"objective", "unsupported", "logprobs"}
 )
 """Codes with which a cloud refuses an answer for what is in the request."""
 
@@ -78,11 +78,15 @@ def unsupported(param: str, why: str) -> ApiError:
     return ApiError(400, f"{param} is not supported: {why}", param=param, code="unsupported")
 
 
-def translate(error: OutriderError, *, prompt: str = "messages") -> ApiError:
+def translate(
+    error: OutriderError, *, prompt: str = "messages", form: str = "response_format"
+) -> ApiError:
     """What a failure of the edge or a refusal of the cloud is to the client.
 
-    ``prompt`` is the field that the request has its prompt in.
+    ``prompt`` is the field that the request has its prompt in, ``form`` what asks for a form.
     """
+    if isinstance(error, SessionError) and error.code == "grammar":
+        return bad(str(error), form, "unsupported")
     if isinstance(error, SessionError):
         if error.code == "prompt_too_long":
             return bad(str(error), prompt, "context_length_exceeded")

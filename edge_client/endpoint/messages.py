@@ -11,26 +11,30 @@ from outrider.edge_client.endpoint.errors import bad, unsupported
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
-def plain(messages: list[dict[str, Any]], template: str | None) -> list[dict[str, Any]]:
+def plain(
+    messages: list[dict[str, Any]], template: str | None, *, tools: bool
+) -> list[dict[str, Any]]:
     """Messages with text alone.
 
-    ``template`` is the source of the target's chat template, where it is known here: it tells
-    whether there are tools. A developer's message is the system's for templates that know no other.
+    ``template`` is the source of the target's chat template, where it is known here; ``tools``:
+    the cloud's has a place for them. A developer's message is the system's for templates that know
+    no other.
 
     Raises:
         ApiError: a message that is none, with its place.
     """
     if not messages:
         raise bad("messages is empty; at least one message is needed", "messages")
-    return [_one(message, f"messages[{i}]", template or "") for i, message in enumerate(messages)]
+    known, tools = template or "", tools or "tools" in (template or "")
+    return [_one(m, f"messages[{i}]", known, tools=tools) for i, m in enumerate(messages)]
 
 
-def _one(message: Mapping[str, Any], where: str, template: str) -> dict[str, Any]:
+def _one(message: Mapping[str, Any], where: str, template: str, *, tools: bool) -> dict[str, Any]:
     role = message.get("role")
     if role not in ROLES:
         raise bad(f"{where}.role is {role!r}; it must be one of {', '.join(ROLES)}", where)
     calls = message.get("tool_calls") or None
-    if (role == "tool" or calls) and "tools" not in template:
+    if (role == "tool" or calls) and not tools:
         raise unsupported(where, "the target's chat template knows no tools")
     if role == "developer" and "developer" not in template:
         role = "system"

@@ -1,8 +1,8 @@
 """Tool calls, by the target's own template: it writes the tools out, and says how to call one.
 
 What a target writes is read in the one form that most templates ask for (Hermes, Qwen and others):
-``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``. Nothing forces the target to keep to
-it; a call that cannot be read stays in the text, where it can be seen.
+``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``. Where a call is required the cloud
+holds the target to that (``forms``); else a call that cannot be read stays in the text, to be seen.
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ from typing import Any
 
 from outrider.edge_client.endpoint.errors import bad, unsupported
 from outrider.edge_client.endpoint.schema import ChatBody
+from outrider.runtime.text.template import TOOL_CALL, TOOL_CALL_END
 
-OPEN, CLOSE = "<tool_call>", "</tool_call>"
+OPEN, CLOSE = TOOL_CALL, TOOL_CALL_END
 
 
-def offered(body: ChatBody, template: str | None) -> list[dict[str, Any]] | None:
-    """The tools to write into the prompt, if any.
+def offered(body: ChatBody, *, place: bool) -> list[dict[str, Any]] | None:
+    """The tools to write into the prompt, if any. ``place``: the target's template has one.
 
     Raises:
-        ApiError: the target has no place for tools, or what is asked for would need to be forced.
+        ApiError: it has not, or what is asked for would need to be forced.
     """
     choice = body.tool_choice
+    forced = choice not in (None, "none", "auto")
     if not body.tools:
         if choice not in (None, "none", "auto"):
             raise bad("tool_choice without tools", "tool_choice")
@@ -35,16 +37,20 @@ def offered(body: ChatBody, template: str | None) -> list[dict[str, Any]] | None
             raise unsupported(f"tools[{i}]", "only tools of type function exist here")
         if not isinstance(function.get("name"), str):
             raise bad(f"tools[{i}].function.name is missing", f"tools[{i}].function.name")
-        if function.get("strict"):
-            raise unsupported(f"tools[{i}].function.strict", "nothing forces the target to obey")
+        if function.get("strict") and not forced:
+            raise unsupported(
+                f"tools[{i}].function.strict", "only a call that tool_choice requires is forced"
+            )
     if choice == "none":
         return None
-    if template is None or "tools" not in template or OPEN not in template:
+    if not place:
         raise unsupported("tools", "the target's chat template has no place for them")
-    if choice not in (None, "auto"):
-        raise unsupported("tool_choice", "auto and none are; nothing forces the target to call")
-    if body.parallel_tool_calls is False:
-        raise unsupported("parallel_tool_calls", "nothing keeps the target from a second call")
+    if body.parallel_tool_calls is False and not forced:
+        raise unsupported(
+            "parallel_tool_calls", "only where tool_choice requires a call can it be the only one"
+        )
+    if (body.response_format or {}).get("type", "text") != "text":
+        raise unsupported("response_format", "with tools an answer may be a call; leave out one")
     return body.tools
 
 

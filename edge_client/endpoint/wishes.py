@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
-from outrider.edge_client.endpoint import messages, schema, tools
-from outrider.edge_client.endpoint.errors import bad, unsupported
+from outrider.edge_client.endpoint import forms, messages, schema, tools
+from outrider.edge_client.endpoint.errors import bad
 from outrider.edge_client.endpoint.logprobs import asked_for
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.errors import BackendError, SettingError
-from outrider.protocol.messages import Welcome
+from outrider.protocol.messages import TOOLS, Welcome
 from outrider.protocol.request import Request
+from outrider.runtime.text.template import takes_tools
 from outrider.runtime.text.tokenizer import Tokenizer
 
 DEFAULT_TEMPERATURE = 1.0
@@ -50,6 +51,8 @@ class Wish:
     draft: bool
     trace: bool
     logprobs: int | None = None
+    grammar: str | None = None
+    tools: tuple[dict[str, Any], ...] | None = None
 
     def request(self, base: int) -> Request:
         """For a session that has the first ``base`` ids already."""
@@ -64,6 +67,8 @@ class Wish:
             ignore_eos=self.ignore_eos,
             objective=self.objective,
             logprobs=self.logprobs,
+            grammar=self.grammar,
+            tools=self.tools,
         )
 
 
@@ -76,12 +81,11 @@ def of_chat(
         ApiError: something in it cannot be honoured.
     """
     told = _told(body, welcome)
-    kind = (body.response_format or {"type": "text"}).get("type")
-    if kind != "text":
-        raise unsupported("response_format", f"type {kind!r}; nothing constrains the target's text")
-    offered = tools.offered(body, tokenizer.template)
-    chat = messages.plain(body.messages, tokenizer.template)
-    sent: tuple[dict[str, Any], ...] | None = tuple(chat)
+    template = tokenizer.template if welcome.same_template else None
+    place = takes_tools(template) or (not welcome.same_template and TOOLS in welcome.features)
+    offered = tools.offered(body, place=place)
+    form = forms.of_calls(body, offered, welcome) or forms.of_response(body, welcome)
+    chat = messages.plain(body.messages, template, tools=place)
     ids: tuple[int, ...] = ()
     if welcome.same_template:
         if tokenizer.chat is None:
@@ -90,11 +94,10 @@ def of_chat(
             ids = tuple(tokenizer.encode_chat(chat, tools=offered))
         except (SettingError, BackendError) as error:
             raise bad(str(error), "messages") from None
-        sent = None if offered else sent  # a cloud that renders would leave the tools out
-    elif offered:
-        raise unsupported("tools", "the cloud renders the chat, for its template is another one")
     limit = body.max_completion_tokens or body.max_tokens or _room(welcome, len(ids))
-    return _wishes(body, [Prompt(ids, sent)], limit, told), offered is not None
+    made = _wishes(body, [Prompt(ids, tuple(chat))], limit, told)
+    listed = tuple(offered) if offered is not None else None
+    return [replace(wish, grammar=form, tools=listed) for wish in made], offered is not None
 
 
 def _told(body: schema.ChatBody, welcome: Welcome) -> int | None:

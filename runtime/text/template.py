@@ -15,6 +15,14 @@ import jinja2.sandbox
 
 from outrider.protocol.errors import BackendError, SettingError
 
+TOOL_CALL, TOOL_CALL_END = "<tool_call>", "</tool_call>"
+"""What a call stands between in the form that most templates ask for (Hermes, Qwen and others)."""
+
+
+def takes_tools(source: str | None) -> bool:
+    """Whether a template has a place for tools, and asks for calls in the form that we read."""
+    return source is not None and "tools" in source and TOOL_CALL in source
+
 
 class ChatTemplate:
     """A compiled template and the special tokens that it may write (``bos_token``, ...)."""

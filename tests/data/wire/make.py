@@ -144,6 +144,12 @@ MESSAGES: dict[str, m.Message] = {
     ),
     "refused": m.Refused(handle=0, answer=1, code="full", message="no room", retry_after=2.0),
     "open with log-probabilities": m.Open(**OPEN, ids=(9707, 11, 1879), logprobs=2),
+    "open with a form and tools": m.Open(
+        **OPEN,
+        messages=({"role": "user", "content": "Hi"},),
+        grammar='{"json": true}',
+        tools=({"type": "function", "function": {"name": "f"}},),
+    ),
     "log-probabilities": m.Logprobs(
         handle=0,
         answer=1,

@@ -74,7 +74,7 @@ def test_a_chat_by_the_openai_client(embedded) -> None:
 
 
 def test_stops_and_characters_cut_anywhere(written, tokenizer: Tokenizer) -> None:
-    """Half characters, a stop string over several tokens, an end token: only what is in the text."""
+    """Half characters, a stop string over several tokens: only what is in the text."""
     pieces = [[byte] for byte in "né".encode()]
     known = {tokenizer.token_bytes(i): i for i in range(tokenizer.size)}
     half = [known[bytes(p)] for p in pieces if bytes(p) in known]
