@@ -15,6 +15,7 @@ from outrider.edge_client.endpoint.tools import CallReader
 from outrider.edge_client.endpoint.turns import READING, TURN, Turns
 from outrider.edge_client.policy import Observed, Plan, Steady
 from outrider.protocol.link import LinkEstimator
+from outrider.runtime.text.template import takes_tools
 
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": [2]}}\n</tool_call>'
 HERMES = "{% if tools %}{{ tools }}<tool_call>{% endif %}{{ messages[0].content }}"
@@ -223,9 +224,9 @@ TOOL = {"type": "function", "function": {"name": "add", "parameters": {}}}
 
 
 def test_tools_are_the_templates_to_write() -> None:
-    assert tools.offered(ChatBody(tools=[TOOL]), HERMES) == [TOOL]
-    assert tools.offered(ChatBody(tools=[TOOL], tool_choice="none"), HERMES) is None
-    assert tools.offered(ChatBody(tools=[]), None) is None
+    assert tools.offered(ChatBody(tools=[TOOL]), place=True) == [TOOL]
+    assert tools.offered(ChatBody(tools=[TOOL], tool_choice="none"), place=True) is None
+    assert tools.offered(ChatBody(tools=[]), place=False) is None
 
 
 @pytest.mark.parametrize(
@@ -234,8 +235,6 @@ def test_tools_are_the_templates_to_write() -> None:
         ({}, None, "tools"),
         ({}, "{{ messages }}", "tools"),
         ({}, "{{ tools }} in a form of its own", "tools"),
-        ({"tool_choice": "required"}, HERMES, "tool_choice"),
-        ({"tool_choice": {"type": "function"}}, HERMES, "tool_choice"),
         ({"parallel_tool_calls": False}, HERMES, "parallel_tool_calls"),
         ({"tools": [{"type": "retrieval"}]}, HERMES, "tools[0]"),
         ({"tools": [{"type": "function", "function": {}}]}, HERMES, "tools[0].function.name"),
@@ -248,7 +247,7 @@ def test_tools_are_the_templates_to_write() -> None:
 )
 def test_tools_that_cannot_be_honoured(more, template, param) -> None:
     with pytest.raises(ApiError) as caught:
-        tools.offered(ChatBody(**{"tools": [TOOL], **more}), template)
+        tools.offered(ChatBody(**{"tools": [TOOL], **more}), place=takes_tools(template))
     assert caught.value.param == param
 
 
@@ -259,9 +258,9 @@ def test_earlier_calls_are_given_to_the_template_as_objects() -> None:
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c1", "content": "2"},
     ]
-    plain = messages.plain(chat, HERMES)
+    plain = messages.plain(chat, HERMES, tools=True)
     assert plain[1]["tool_calls"][0]["function"]["arguments"] == {"a": 1}
     assert plain[2] == {"role": "tool", "content": "2", "tool_call_id": "c1"}
     call["function"]["arguments"] = "{broken"
     with pytest.raises(ApiError, match="not JSON"):
-        messages.plain(chat, HERMES)
+        messages.plain(chat, HERMES, tools=True)

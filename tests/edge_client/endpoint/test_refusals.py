@@ -71,10 +71,6 @@ CHATS = {
     ),
     "tool_choice alone": (HELLO | {"tool_choice": "required"}, "tool_choice"),
     "a tool's message": (message("4", "tool"), "messages[0]"),
-    "JSON mode": (
-        HELLO | {"response_format": {"type": "json_object"}},
-        "response_format",
-    ),
     "a schema": (HELLO | {"response_format": {"type": "json_schema"}}, "response_format"),
     "functions": (HELLO | {"functions": [{"name": "f"}]}, "functions"),
     "modalities": (HELLO | {"modalities": ["text", "audio"]}, "modalities"),
