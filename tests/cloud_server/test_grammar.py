@@ -5,7 +5,6 @@ The forms here have few texts, so that what may follow is known by looking at al
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
 from collections.abc import Callable, Sequence
@@ -16,20 +15,17 @@ import pytest
 pytest.importorskip("llguidance")
 
 from outrider.cloud_server.engine import CloudEngine, Forward
-from outrider.cloud_server.grammar import MAX_FORM, Constraint, Grammars
+from outrider.cloud_server.grammar import Constraint, Grammars
 from outrider.cloud_server.replay import plain
 from outrider.cloud_server.targets.base import Row
 from outrider.cloud_server.targets.rows import decide_rows
 from outrider.cloud_server.targets.scripted import ScriptedTarget
-from outrider.protocol import messages as m
 from outrider.protocol.decoding.noise import Domain, gumbel
 from outrider.protocol.decoding.row import SparseRow
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.edge_session import Phase
-from outrider.protocol.errors import SessionError
-from outrider.protocol.events import AnswerEnded, AnswerRefused
+from outrider.protocol.events import AnswerEnded
 from outrider.protocol.fingerprint import Vocabulary
-from outrider.protocol.packing import PrefixDigest
 from outrider.protocol.request import Request
 from outrider.simulator.pair import ConnectionPair, config
 
@@ -341,72 +337,3 @@ def test_a_form_that_gets_too_complex_ends_its_answer_alone(grammars, monkeypatc
     ends = {e.session: e.reason for e in events if isinstance(e, AnswerEnded)}
     assert ends == {bad: "error: its form is too complex: lexer ran out of fuel", good: "stop"}
     assert good.ids[len(PROMPT) :] == constrained(scene.target, texts, Sampling())
-
-
-# --- what is refused ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("form", "words"),
-    [
-        ("no json", "is not a form"),
-        ("{}", "missing required field"),
-        ('{"json": 3}', "is not a form"),
-        ('{"json": true, "regex": "a"}', "unknown field"),
-        ('{"json": {"type": "banana"}}', "banana"),
-        ('{"json": {"type": "object", "uniqueItems": true, "if": {}}}', "uniqueItems"),
-        (json.dumps({"json": {"$ref": "#/nowhere"}}), "cannot be enforced"),
-        (json.dumps({"json": {"const": "a" * MAX_FORM}}), "at most"),
-    ],
-)
-def test_forms_that_are_refused(grammars, form, words) -> None:
-    with pytest.raises(SessionError, match=words) as error:
-        grammars.check(form)
-    assert error.value.code == "grammar"
-
-
-def refusal(pair: ConnectionPair, **request: object) -> AnswerRefused:
-    session = pair.machine.session()
-    pair.machine.open(session, Request(max_tokens=9, ids=PROMPT, **request))  # type: ignore[arg-type]
-    (refused,) = [e for e in pair.settle() if isinstance(e, AnswerRefused)]
-    return refused
-
-
-def test_refusals_over_the_wire(grammars) -> None:
-    pair = Scene(grammars, 0).pair
-    assert refusal(pair, grammar='{"json": {"type": "banana"}}').code == "grammar"
-    assert refusal(pair, grammar='{"json": true}', ignore_eos=True).code == "grammar"
-
-
-def test_a_cloud_without_the_library() -> None:
-    pair = ConnectionPair()
-    pair.connect()
-    early = refusal(pair, grammar='{"json": true}')  # sent before the welcome was there
-    late = refusal(pair, grammar='{"json": true}')
-    assert early.code == late.code == "unsupported"
-    assert "'grammar'" in early.message == late.message
-    open_ = m.Open(
-        handle=5,
-        session=bytes(8),
-        secret=bytes(16),
-        n=1,
-        answer=1,
-        base=0,
-        digest=PrefixDigest([]).at(0),
-        prompt_len=3,
-        ids=PROMPT,
-        max_tokens=9,
-        grammar='{"json": true}',
-    )
-    pair.tell_cloud(open_)
-    data = pair.connection.next_message(0.0)
-    assert data is not None
-    said = pair.codec.decode(data)
-    assert isinstance(said, m.Refused)
-    assert said.code == "unsupported"
-    assert "llguidance is not installed" in said.message
-
-
-def test_no_two_words_are_mixed_up() -> None:
-    assert len({w for w in WORDS if w}) < len([w for w in WORDS if w])  # some bytes twice
-    assert all(a != b for a, b in itertools.pairwise(sorted(EOS)))
