@@ -2,162 +2,127 @@
 
 Everything is computed in the cell model (``simulator/cell``), nothing on a radio. The paper's three
 baselines get equal shares, as there, and in rows of their own the same optimised shares as ours.
+Every row has the latency of the paper's model and, of the same placements, that of the streaming
+engine.
 """
 
 from __future__ import annotations
 
+import hashlib
 import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
+from outrider.benchmarks import uara_table
 from outrider.cloud_server.placement import association, shares
-from outrider.cloud_server.placement.association import BASELINES
+from outrider.cloud_server.placement.actor import Actor
 from outrider.cloud_server.placement.optimum import optimum
-from outrider.cloud_server.placement.problem import Placement, Problem, evaluate
+from outrider.cloud_server.placement.problem import evaluate
 from outrider.simulator.cell import experiment
-from outrider.simulator.cell.experiment import Row, Rows, interval, reduction
+from outrider.simulator.cell.experiment import Place, Rows
 from outrider.simulator.cell.model import Cell, Settings
 
 Say = Callable[[str], None]
-LEARNED = (12, 3)
-SMALL = ((6, 4), (9, 3))
-LEARNING_STEPS = {True: 1500, False: 6000}
+LEARNED = (30, 4)
+"""The cell that is learned in; what was learned is used on the whole grid."""
+
+SMALL = ((7, 4), (9, 3), (5, 7))
+LEARNING_STEPS = {True: 600, False: 4000}
+LEARNERS = {"tma-masac": False, "hybrid-masac": True}
+"""By name: whether the association is learned too."""
 
 
-def uara(say: Say, *, quick: bool, keep: Path | None = None, learn: bool = True) -> dict[str, Any]:
-    """The JSON object of the command. ``keep``: a folder where rows are kept and gone on from."""
-    rows = Rows(keep / "rows.jsonl" if keep else None)
+def uara(
+    say: Say,
+    *,
+    quick: bool,
+    keep: Path | None = None,
+    learn: bool = True,
+    policy: Path | None = None,
+) -> dict[str, Any]:
+    """The JSON object of the command.
+
+    ``keep``: a folder where rows and policies are kept and gone on from. ``policy``: an exported
+    actor that takes part as well.
+
+    Raises:
+        BackendError: a file of the folder or the policy cannot be read or written.
+    """
     points = experiment.QUICK_GRID if quick else experiment.GRID
     seeds, slots = (3, 8) if quick else (experiment.SEEDS, experiment.SLOTS)
-    experiment.grid(rows, points, seeds=seeds, slots=slots, report=say)
-    experiment.thrift(
-        rows, name=association.DEFAULT, seeds=seeds, slots=slots, devices=60, servers=8
+    given = _given(policy) if policy is not None else {}
+    rows = Rows(keep / "rows.jsonl" if keep else None)
+    experiment.grid(
+        rows, points, seeds=seeds, slots=slots, table=experiment.TABLE | given, report=say
+    )
+    ours = (association.DEFAULT, "optimised")
+    experiment.grid(
+        rows,
+        (uara_table.TRADE,),
+        seeds=seeds,
+        slots=slots,
+        table={ours: experiment.TABLE[ours]},
+        thrifts=experiment.THRIFTS,
     )
     say("small cases against the optimum")
     gaps = _gaps(2 if quick else 6)
-    result = _summary([row for row in rows.rows if (row.devices, row.servers) in points])
-    result |= {
+    timed = {
         "default_policy": association.DEFAULT,
         "gap_to_optimum": max(gaps),
         "gap_to_optimum_mean": statistics.mean(gaps),
         "decision_ms_p50": _decision_ms(),
         "environment_steps_per_second": _steps_per_second(),
-        "thrift": _thrift(rows.rows),
-        "rows": _table(rows.rows),
     }
     if learn:
-        result["learned"] = _learned(say, quick=quick, keep=keep)
+        table = _learned(say, quick=quick, keep=keep)
+        experiment.grid(rows, points, seeds=seeds, slots=slots, table=table)
+    mine = [row for row in rows.rows if row.slots == slots and row.seed < seeds]
+    result = uara_table.result(mine, points) | timed
+    if learn:
+        result["learning"] = {
+            "devices": LEARNED[0],
+            "servers": LEARNED[1],
+            "steps": LEARNING_STEPS[quick],
+            "verdict": uara_table.verdict(result["learned_reduction_vs_greedy"]),
+        }
     return result
 
 
-def _summary(rows: list[Row]) -> dict[str, Any]:
-    """Reductions of mean latency by the default policy with optimised shares.
-
-    Each is taken at one point and seed, then averaged; half of the 95% interval is over these.
-    """
-    ours = _of(rows, association.DEFAULT, "optimised")
-    against = {}
-    for name in association.POLICIES:
-        for kind in experiment.SHARES:
-            other = _of(rows, name, kind)
-            against[f"{name}, {kind}"] = [reduction(ours[at], other[at]) for at in ours]
-    paper = [against[f"{name}, equal"] for name in BASELINES]
-    by_point = _by_point(rows, ours)
-    tma = _of(rows, "tma", "equal")
-    tma_gain = [
-        reduction(tma[at], _of(rows, name, "equal")[at]) for name in BASELINES for at in tma
-    ]
-    best = min(
-        ("greedy", "max-sinr"),
-        key=lambda name: statistics.mean(_of(rows, name, "optimised").values()),
-    )
-    return {
-        "reduction_mean": statistics.mean(value for one in paper for value in one),
-        "reduction_best": max(by_point),
-        "reduction_vs_greedy_mean": statistics.mean(against["greedy, optimised"]),
-        "reduction_vs_greedy_interval": interval(against["greedy, optimised"])[1],
-        "reduction_vs_best_baseline_mean": statistics.mean(against[f"{best}, optimised"]),
-        "best_baseline": f"{best} with optimised shares",
-        "reduction_of_tma_equal_shares_mean": statistics.mean(tma_gain),
-        "reductions": {name: interval(values) for name, values in against.items()},
-    }
+def _given(path: Path) -> dict[tuple[str, str], Place]:
+    """An exported policy, named by its file and what is in it."""
+    actor = Actor(path)
+    name = f"{path.stem} {hashlib.sha256(path.read_bytes()).hexdigest()[:8]}"
+    return {(name, "learned"): experiment.learned(actor, matched=False)}
 
 
-def _by_point(rows: list[Row], ours: dict[tuple[int, int, int], float]) -> list[float]:
-    """The mean reduction against the paper's baselines at each point of the grid."""
-    points = sorted({at[:2] for at in ours})
-    found = []
-    for point in points:
-        values = [
-            reduction(ours[at], _of(rows, name, "equal")[at])
-            for name in BASELINES
-            for at in ours
-            if at[:2] == point
-        ]
-        found.append(statistics.mean(values))
-    return found
+def _learned(say: Say, *, quick: bool, keep: Path | None) -> dict[tuple[str, str], Place]:
+    """The paper's TMA-MASAC and our hybrid, learned here, exported, and run without torch."""
+    import torch
 
+    from outrider.simulator.cell.masac import Learning, Masac
 
-def _of(rows: list[Row], name: str, kind: str) -> dict[tuple[int, int, int], float]:
-    return {
-        (row.devices, row.servers, row.seed): row.latency
-        for row in rows
-        if row.policy == name and row.shares == kind and row.thrift == Settings().thrift
-    }
-
-
-def _table(rows: list[Row]) -> list[dict[str, Any]]:
-    """Means over seeds, by policy, shares and point."""
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault(
-            (row.policy, row.shares, row.devices, row.servers, row.thrift), []
-        ).append(row)
-    table = []
-    for (name, kind, devices, servers, weight), found in groups.items():
-        latency, wide = interval(row.latency for row in found)
-        table.append(
-            {
-                "policy": name,
-                "shares": kind,
-                "devices": devices,
-                "servers": servers,
-                "thrift": weight,
-                "latency_s": latency,
-                "latency_interval_s": wide,
-                "cost": statistics.mean(row.cost for row in found),
-                "energy_j": statistics.mean(row.energy for row in found),
-                "seeds": len(found),
-            }
+    torch.set_num_threads(1)
+    table = {}
+    for name, associate in LEARNERS.items():
+        learner = Masac(
+            Settings(*LEARNED), Learning(steps=LEARNING_STEPS[quick], associate=associate)
         )
-    return table
 
+        def report(step: int, steps: int, reward: float, name: str = name) -> None:
+            if step % 500 == 0:
+                say(f"{name}: {step} of {steps} steps, reward {reward:.3f}")
 
-def _thrift(rows: list[Row]) -> list[dict[str, Any]]:
-    """Latency and energy of the default policy by the weight of energy."""
-    table = []
-    for weight in experiment.THRIFTS:
-        found = [
-            row
-            for row in rows
-            if row.thrift == weight
-            and (row.policy, row.shares) == (association.DEFAULT, "optimised")
-            and (row.devices, row.servers) == (60, 8)
-        ]
-        if found:
-            table.append(
-                {
-                    "thrift": weight,
-                    "latency_s": statistics.mean(row.latency for row in found),
-                    "energy_j": statistics.mean(row.energy for row in found),
-                    "energy_low_battery_j": statistics.mean(row.low for row in found),
-                    "energy_high_battery_j": statistics.mean(row.high for row in found),
-                }
-            )
+        learner.train(report, keep / f"{name}.pt" if keep else None)
+        with TemporaryDirectory() as folder:
+            path = (keep or Path(folder)) / f"{name}.onnx"
+            learner.export(path)
+            actor = Actor(path)
+        table[name, "learned"] = experiment.learned(actor, matched=not associate)
     return table
 
 
@@ -197,61 +162,3 @@ def _steps_per_second(devices: int = 30, servers: int = 4, steps: int = 300) -> 
     for _ in range(steps):
         env.step(actions)
     return steps / (time.perf_counter() - began)
-
-
-def _learned(say: Say, *, quick: bool, keep: Path | None) -> dict[str, Any]:
-    """The paper's TMA-MASAC and our hybrid, learned here and compared in cells they did not see."""
-    import torch
-
-    from outrider.simulator.cell.masac import Learning, Masac
-
-    torch.set_num_threads(1)
-    settings = Settings(*LEARNED)
-    found: dict[str, list[float]] = {}
-    for name, associate in (("tma-masac", False), ("hybrid-masac", True)):
-        learner = Masac(settings, Learning(steps=LEARNING_STEPS[quick], associate=associate))
-
-        def report(step: int, steps: int, reward: float, name: str = name) -> None:
-            if step % 500 == 0:
-                say(f"{name}: {step} of {steps} steps, reward {reward:.3f}")
-
-        learner.train(report, keep / f"{name}.pt" if keep else None)
-        found[name] = [
-            experiment.run(
-                name, "learned", settings, seed, slots=10, place=_learned_place(learner)
-            ).latency
-            for seed in range(100, 105)
-        ]
-    others = (("random", "equal"), ("greedy", "optimised"), (association.DEFAULT, "optimised"))
-    for name, kind in others:
-        found[f"{name}, {kind}"] = [
-            experiment.run(name, kind, settings, seed, slots=10).latency for seed in range(100, 105)
-        ]
-    greedy = found["greedy, optimised"]
-    gains = {
-        name: interval(reduction(a, b) for a, b in zip(found[name], greedy, strict=True))
-        for name in ("tma-masac", "hybrid-masac")
-    }
-    return {
-        "devices": LEARNED[0],
-        "servers": LEARNED[1],
-        "steps": LEARNING_STEPS[quick],
-        "latency_s": {name: statistics.mean(values) for name, values in found.items()},
-        "reduction_vs_greedy": gains,
-        "verdict": _verdict(gains),
-    }
-
-
-def _learned_place(learner: Any) -> experiment.Place:
-    def place(problem: Problem, _rng: np.random.Generator) -> Placement:
-        chosen: Placement = learner.place(problem)
-        return chosen
-
-    return place
-
-
-def _verdict(gains: dict[str, tuple[float, float]]) -> str:
-    better = [name for name, (mean, wide) in gains.items() if mean - wide > 0]
-    if not better:
-        return "learning does not beat greedy association with optimised shares"
-    return f"{', '.join(better)} beats greedy association with optimised shares"

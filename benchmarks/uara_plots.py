@@ -1,10 +1,11 @@
-"""Pictures of the placement experiment: latency, gain over baselines, the battery's trade."""
+"""Pictures of the placement experiment: latency, gains, the battery's trade, the other delay."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+from outrider.benchmarks.uara_table import TRADE
 from outrider.protocol.errors import BackendError
 from outrider.runtime.extras import hint
 
@@ -13,14 +14,21 @@ SHOWN = (
     ("max-sinr", "equal"),
     ("max-compute", "equal"),
     ("max-sinr", "optimised"),
-    ("greedy", "optimised"),
     ("tma", "optimised"),
+    ("greedy", "optimised"),
     ("tma-moves", "optimised"),
+    ("tma-masac", "learned"),
+    ("hybrid-masac", "learned"),
 )
+MARKS = "o^sDvPX*p"
+DEVICES, SERVERS = 120, 12
+"""The column and the row of the whole grid that are drawn."""
+
+Point = tuple[int, int]
 
 
 def draw(result: dict[str, Any], out: Path) -> None:
-    """Three panels in one file.
+    """Six panels in one file.
 
     Raises:
         BackendError: matplotlib is missing or the file cannot be written.
@@ -32,58 +40,71 @@ def draw(result: dict[str, Any], out: Path) -> None:
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(15, 4.6), layout="constrained")
-    _latency(left, result)
-    _gain(middle, result)
-    _battery(right, result)
+    figure, panels = pyplot.subplots(2, 3, figsize=(17, 10), layout="constrained")
+    usual = min(row["thrift"] for row in result["rows"])
+    rows = [row for row in result["rows"] if row["thrift"] == usual]
+    points = sorted({(row["devices"], row["servers"]) for row in rows})
+    column = [point for point in points if point[1] == SERVERS]
+    line = [point for point in points if point[0] == DEVICES]
+    if len(column) < 3 or len(line) < 3:  # a small grid: all of it, in both
+        column = line = points
+    _latency(panels[0, 0], rows, column, "latency", "Latency, the paper's model")
+    _latency(panels[0, 1], rows, line, "latency", "Latency, the paper's model")
+    _latency(panels[0, 2], rows, column, "streamed", "Latency, the streaming engine's")
+    _gain(panels[1, 0], result)
+    _battery(panels[1, 1], result)
+    _ranks(panels[1, 2], result)
     try:
-        figure.savefig(out, dpi=110)
+        figure.savefig(out, dpi=90)
     except (OSError, ValueError) as error:
         raise BackendError(f"cannot write {out}: {error}") from error
     finally:
         pyplot.close(figure)
 
 
-def _latency(axes: Any, result: dict[str, Any]) -> None:
-    usual = min(row["thrift"] for row in result["rows"])
-    rows = [row for row in result["rows"] if row["thrift"] == usual]
-    points = sorted({(row["devices"], row["servers"]) for row in rows})
-    for number, (name, kind) in enumerate(SHOWN):
+def _latency(
+    axes: Any, rows: list[dict[str, Any]], points: list[Point], key: str, title: str
+) -> None:
+    for (name, kind), mark in zip(SHOWN, MARKS, strict=True):
         found = {
             (row["devices"], row["servers"]): row
             for row in rows
             if (row["policy"], row["shares"]) == (name, kind)
         }
+        there = [point for point in points if point in found]
+        if not there:
+            continue
         axes.errorbar(
-            range(len(points)),
-            [found[point]["latency_s"] for point in points],
-            yerr=[found[point]["latency_interval_s"] for point in points],
-            label=f"{name}, {kind} shares",
-            marker="o^sDvPX"[number],
-            linestyle="--" if kind == "equal" else "-",
+            [points.index(point) for point in there],
+            [found[point][f"{key}_s"] for point in there],
+            yerr=[found[point][f"{key}_interval_s"] for point in there],
+            label=f"{name}, {kind}",
+            marker=mark,
+            linestyle={"equal": "--", "optimised": "-", "learned": ":"}[kind],
             capsize=2,
         )
     axes.set_xticks(range(len(points)), [f"{m} / {e}" for m, e in points])
-    axes.set(xlabel="devices / servers", ylabel="mean latency, s", ylim=(0, None))
-    axes.set_title("Latency (simulated cell, 95% intervals over seeds)")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+    axes.set_yscale("log")
+    axes.set(xlabel="devices / servers", ylabel="mean latency, s")
+    axes.set_title(f"{title} (simulated)")
+    axes.grid(alpha=0.3, which="both")
+    axes.legend(fontsize=7)
 
 
 def _gain(axes: Any, result: dict[str, Any]) -> None:
     found = result["reductions"]
-    names = [name for name in found if abs(found[name][0]) > 1e-9]
-    names.sort(key=lambda name: float(found[name][0]))
+    names = sorted(found, key=lambda name: float(found[name][0]))
+    colours = {"equal": "#4c78a8", "optimised": "#72b7b2", "learned": "#e45756"}
     axes.barh(
         range(len(names)),
         [100 * found[name][0] for name in names],
         xerr=[100 * found[name][1] for name in names],
-        color=["#4c78a8" if name.endswith("equal") else "#72b7b2" for name in names],
+        color=[colours[name.rpartition(", ")[2]] for name in names],
         capsize=2,
     )
     axes.set_yticks(range(len(names)), names, fontsize=8)
     axes.axvline(0, color="black", linewidth=0.8)
-    axes.set(xlabel="latency lower than, %")
+    axes.set(xlabel="latency lower than, % (95% intervals over points and seeds)")
     axes.set_title(f"{result['default_policy']} with optimised shares against")
     axes.grid(alpha=0.3, axis="x")
 
@@ -92,15 +113,45 @@ def _battery(axes: Any, result: dict[str, Any]) -> None:
     rows = result["thrift"]
     weights = [row["thrift"] for row in rows]
     for key, label in (
-        ("energy_low_battery_j", "energy, batteries low"),
-        ("energy_high_battery_j", "energy, batteries full"),
+        ("energy_low_battery_j", "energy, batteries at most 20% full"),
+        ("energy_high_battery_j", "energy, batteries at least 80% full"),
     ):
-        axes.plot(weights, [row[key] for row in rows], marker="o", label=label)
-    axes.set(xlabel="weight of energy, w", ylabel="energy a device and slot, J")
-    other = axes.twinx()
-    other.plot(weights, [row["latency_s"] for row in rows], "k--", marker="s", label="latency")
-    other.set_ylabel("mean latency, s")
-    lines = [*axes.get_lines(), *other.get_lines()]
-    axes.legend(lines, [line.get_label() for line in lines], fontsize=8)
-    axes.set_title("Energy against latency (60 devices, 8 servers)")
+        first = rows[0][key]
+        axes.errorbar(
+            weights,
+            [100 * row[key] / first for row in rows],
+            yerr=[100 * row[f"{key}_interval"] / first for row in rows],
+            marker="o",
+            capsize=2,
+            label=label,
+        )
+    first = rows[0]["latency_s"]
+    axes.plot(
+        weights,
+        [100 * row["latency_s"] / first for row in rows],
+        "k--",
+        marker="s",
+        label="latency",
+    )
+    axes.set(xlabel="weight of energy, w", ylabel=f"% of that at w = {weights[0]:g}")
+    axes.legend(fontsize=8)
+    axes.set_title(f"Energy against latency ({TRADE[0]} devices, {TRADE[1]} servers)")
     axes.grid(alpha=0.3)
+
+
+def _ranks(axes: Any, result: dict[str, Any]) -> None:
+    """Each policy by both delays."""
+    for row in result["ranking"]:
+        marker = {"equal": "o", "optimised": "s", "learned": "*"}[row["shares"]]
+        axes.scatter(row["latency"], row["streamed"], marker=marker)
+        axes.annotate(
+            f"{row['policy']}, {row['shares']}", (row["latency"], row["streamed"]), fontsize=7
+        )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set(
+        xlabel="over greedy with optimised shares, the paper's model",
+        ylabel="over greedy, the streaming engine",
+    )
+    axes.set_title("The same placements by both delays")
+    axes.grid(alpha=0.3, which="both")

@@ -56,6 +56,9 @@ def uara(
         bool, typer.Option(help="Also learn the two actor-critic policies (needs torch).")
     ] = True,
     *,
+    policy: Annotated[
+        Path | None, typer.Option(help="An exported policy (.onnx) that takes part as well.")
+    ] = None,
     json: o.Json = False,
     verbose: o.Verbose = False,
     config: o.Config = None,  # noqa: ARG001 - its callback reads it
@@ -78,8 +81,15 @@ def uara(
     except ModuleNotFoundError as error:
         raise BackendError(f"this experiment needs {error.name}: {hint('sim')}") from error
     notes = Console(stderr=True)
-    result = run(notes.print, quick=quick, keep=out, learn=learn)
-    (out / "result.json").write_text(jsonlib.dumps(result, indent=2) + "\n", "utf-8")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        result = run(notes.print, quick=quick, keep=out, learn=learn, policy=policy)
+        (out / "result.json").write_text(jsonlib.dumps(result, indent=2) + "\n", "utf-8")
+    except OSError as error:
+        raise BackendError(f"cannot write to {out}: {error}") from error
+    except KeyboardInterrupt:
+        notes.print(f"{out} keeps what was done: the same command goes on from there")
+        raise
     draw(result, out / "uara.png")
     if json:
         print(jsonlib.dumps(result))
@@ -91,5 +101,5 @@ def uara(
         f"lower than the paper's three baselines with equal shares (mean), "
         f"{result['reduction_vs_greedy_mean']:.1%} lower than greedy with optimised shares"
     )
-    if "learned" in result:
-        print(result["learned"]["verdict"])
+    if learn:
+        print(result["learning"]["verdict"])

@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 
 from outrider.cloud_server.placement import shares
+from outrider.cloud_server.placement.actor import FEATURES, LEAST, observe, weighted
 from outrider.cloud_server.placement.association import at_random
-from outrider.cloud_server.placement.problem import Placement, Problem, evaluate
+from outrider.cloud_server.placement.problem import Placement, evaluate
 from outrider.simulator.cell.model import Cell, Settings
 
 Floats = NDArray[np.float32]
 Action = dict[str, Any]
-LEAST = 0.02
-"""The smallest weight: nobody is left without any share."""
 
 
 class CellEnv(ParallelEnv):  # type: ignore[misc]
@@ -40,7 +39,7 @@ class CellEnv(ParallelEnv):  # type: ignore[misc]
         self.agents: list[str] = []
         self._rng = np.random.default_rng(0)
         e = self.settings.servers
-        self._observation = spaces.Box(-10.0, 10.0, (features(e),), np.float32)
+        self._observation = spaces.Box(-10.0, 10.0, (e, FEATURES), np.float32)
         self._action = spaces.Dict(
             {
                 "server": spaces.Discrete(e),
@@ -49,7 +48,7 @@ class CellEnv(ParallelEnv):  # type: ignore[misc]
         )
 
     def observation_space(self, agent: str) -> spaces.Box:  # noqa: ARG002 - all are alike
-        """The device's row of :func:`observe`."""
+        """The device's part of :func:`observe`."""
         return self._observation
 
     def action_space(self, agent: str) -> spaces.Dict:  # noqa: ARG002
@@ -83,7 +82,7 @@ class CellEnv(ParallelEnv):  # type: ignore[misc]
         agents = self.agents
         server = np.array([int(actions[a]["server"]) for a in agents], np.int64)
         weights = np.array([actions[a]["shares"] for a in agents], np.float64)
-        reward = self.advance(placement(self.problem, server, weights))
+        reward = self.advance(weighted(self.problem, server, weights))
         over = self.slot >= self.slots
         seen = self._observations()
         if over:
@@ -113,43 +112,3 @@ class CellEnv(ParallelEnv):  # type: ignore[misc]
 
     def _observations(self) -> dict[str, Floats]:
         return dict(zip(self.agents, observe(self.problem), strict=True))
-
-
-def features(servers: int) -> int:
-    """Numbers in a device's observation."""
-    return 4 + 4 * servers
-
-
-def observe(problem: Problem) -> Floats:
-    """What each device sees, about within -3 to 3: [M, 4 + 4E].
-
-    Its bits, drafting time, work and battery; of every server its channel's SNR over the whole
-    band, its speed, queue, and how many devices hear it best.
-    """
-    m, e = problem.devices, problem.servers
-    own = np.stack(
-        [
-            np.log10(problem.bits) - 5.3,
-            4.0 * (problem.draft - 0.2),
-            np.log10(problem.work) - 12.0,
-            np.log10(problem.battery) - 3.0,
-        ],
-        axis=1,
-    )
-    snr = problem.gain * problem.power[:, None] / (problem.noise * problem.band)
-    heard = np.bincount(problem.gain.argmax(1), minlength=e) * e / m - 1.0
-    of_servers = np.stack([np.log10(problem.speed) - 13.0, problem.queue - 0.5, heard])
-    rows = np.concatenate(
-        [own, np.log10(snr) / 2.0 - 1.0, np.broadcast_to(of_servers.ravel(), (m, 3 * e))], axis=1
-    )
-    return np.asarray(np.clip(rows, -10.0, 10.0), np.float32)
-
-
-def placement(
-    problem: Problem, server: NDArray[np.int64], weights: NDArray[np.float64]
-) -> Placement:
-    """Shares from weights [M, 2]: each over the sum at its server."""
-    weights = np.clip(weights, LEAST, 1.0)
-    band = np.bincount(server, weights[:, 0], problem.servers)
-    compute = np.bincount(server, weights[:, 1], problem.servers)
-    return Placement(server, weights[:, 0] / band[server], weights[:, 1] / compute[server])

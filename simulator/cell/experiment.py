@@ -8,25 +8,27 @@ seed; rows are kept as JSON lines, and a run goes on where an earlier one stoppe
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from outrider.cloud_server.placement import association, shares
+from outrider.cloud_server.placement.actor import Actor
 from outrider.cloud_server.placement.problem import Placement, Problem, evaluate
 from outrider.protocol.errors import BackendError
 from outrider.simulator.cell.model import Cell, Settings
 from outrider.simulator.cell.radio import Radio
 
 SHARES = ("equal", "optimised")
-GRID = ((30, 4), (60, 4), (60, 8), (120, 8), (120, 12), (180, 12), (180, 20))
+GRID = tuple((m, e) for m in (30, 60, 90, 120, 150, 180) for e in (4, 8, 12, 16, 20))
 QUICK_GRID = ((30, 4), (60, 8), (120, 12), (180, 20))
 SEEDS = 5
-SLOTS = 20
-THRIFTS = (20.0, 50.0, 100.0)
+SLOTS = 10
+THRIFTS = (20.0, 40.0, 60.0, 80.0, 100.0)
 """The paper's range of the weight of energy."""
 
 Place = Callable[[Problem, np.random.Generator], Placement]
@@ -34,11 +36,11 @@ Place = Callable[[Problem, np.random.Generator], Placement]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Means over the slots of one run: latency (s), objective a device, energy (J a device and
-    slot).
+    """Means over the slots of one run: latency (s) by the paper's model and as ``streamed`` by the
+    engine, objective a device, energy (J a device and slot).
 
-    ``low``, ``high``: energy of devices with at most a fifth and at least four fifths of the
-    fullest battery at the start.
+    ``low``, ``high``: energy of devices whose batteries are at most a fifth and at least four
+    fifths full at the start (or the emptiest and the fullest one).
     """
 
     policy: str
@@ -46,8 +48,10 @@ class Row:
     devices: int
     servers: int
     seed: int
+    slots: int
     thrift: float
     latency: float
+    streamed: float
     cost: float
     energy: float
     low: float
@@ -81,7 +85,7 @@ def run(
     cell = Cell(settings, np.random.default_rng(seed), radio)
     rng = np.random.default_rng([seed, 1])
     share = cell.battery / cell.full
-    few, many = share <= 0.2 + share.min(), share >= 0.8 * share.max()
+    few, many = share <= max(0.2, share.min()), share >= min(0.8, share.max())
     found = []
     for _ in range(slots):
         problem = cell.problem()
@@ -91,6 +95,7 @@ def run(
         found.append(
             (
                 outcome.mean_latency,
+                cell.streamed(problem, chosen).mean(),
                 outcome.total / settings.devices,
                 energy.mean(),
                 energy[few].mean(),
@@ -99,7 +104,7 @@ def run(
         )
         cell.step(problem, chosen)
     means = [float(value) for value in np.mean(found, axis=0)]
-    where = (settings.devices, settings.servers, seed, settings.thrift)
+    where = (settings.devices, settings.servers, seed, slots, settings.thrift)
     return Row(name, kind, *where, *means)
 
 
@@ -107,8 +112,16 @@ class Rows:
     """Rows that were made, kept in a file of JSON lines if one is given."""
 
     def __init__(self, path: Path | None) -> None:
+        """Read what is there; a line that an interruption cut off is cut away.
+
+        Raises:
+            BackendError: the file cannot be read, or is of something else.
+        """
         self.path = path
-        self.rows: list[Row] = list(_read(path)) if path is not None and path.exists() else []
+        try:
+            self.rows = _read(path) if path is not None and path.exists() else []
+        except (OSError, UnicodeDecodeError) as error:
+            raise BackendError(f"cannot read {path}: {error}") from error
         self._there = {_key(asdict(row)) for row in self.rows}
 
     def has(self, **where: Any) -> bool:
@@ -116,28 +129,55 @@ class Rows:
         return _key(where) in self._there
 
     def add(self, row: Row) -> None:
-        """Keep one more."""
+        """Keep one more.
+
+        Raises:
+            BackendError: it cannot be written. What was written before is sound.
+        """
+        if self.path is not None:
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                with self.path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(asdict(row)) + "\n")
+            except OSError as error:
+                raise BackendError(f"cannot write {self.path}: {error}") from error
         self.rows.append(row)
         self._there.add(_key(asdict(row)))
-        if self.path is not None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(row)) + "\n")
 
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[k] for k in ("policy", "shares", "devices", "servers", "seed", "thrift"))
+    names = ("policy", "shares", "devices", "servers", "seed", "slots", "thrift")
+    return tuple(row[k] for k in names)
 
 
-def _read(path: Path) -> Iterator[Row]:
-    """Whole lines only: one that was cut off by an interruption is made again."""
-    for number, line in enumerate(path.read_text("utf-8").splitlines(True), 1):
-        if not line.endswith("\n"):
-            continue
+def _read(path: Path) -> list[Row]:
+    text = path.read_text("utf-8")
+    whole = text[: text.rfind("\n") + 1]
+    rows = []
+    for number, line in enumerate(whole.splitlines(), 1):
         try:
-            yield Row(**json.loads(line))
+            rows.append(Row(**json.loads(line)))
         except (ValueError, TypeError) as error:
-            raise BackendError(f"{path}, line {number} is no row of this experiment") from error
+            raise BackendError(
+                f"{path}, line {number} is no row of this experiment as this version makes it; "
+                f"remove the file or choose another folder"
+            ) from error
+    if whole != text:
+        path.write_text(whole, "utf-8")
+    return rows
+
+
+def learned(actor: Actor, *, matched: bool) -> Place:
+    """An exported actor as a policy; ``matched``: TMA-MASAC, see :meth:`Actor.place`."""
+
+    def place(problem: Problem, _rng: np.random.Generator) -> Placement:
+        return actor.place(problem, matched=matched)
+
+    return place
+
+
+TABLE = {(name, kind): placed(name, kind) for name in association.POLICIES for kind in SHARES}
+"""Every policy without learning, with equal and with optimised shares."""
 
 
 def grid(
@@ -146,29 +186,18 @@ def grid(
     *,
     seeds: int = SEEDS,
     slots: int = SLOTS,
-    names: Iterable[str] = tuple(association.POLICIES),
+    table: Mapping[tuple[str, str], Place] = TABLE,
+    thrifts: Iterable[float] = (Settings().thrift,),
     report: Callable[[str], None] = lambda _line: None,
 ) -> None:
-    """Every policy with equal and with optimised shares at every point."""
+    """Every policy of a table, by its name and shares, at every point and weight of energy."""
     for devices, servers in points:
-        for seed in range(seeds):
-            for name in names:
-                for kind in SHARES:
-                    settings = Settings(devices, servers)
-                    where = {"devices": devices, "servers": servers, "thrift": settings.thrift}
-                    if not rows.has(policy=name, shares=kind, seed=seed, **where):
-                        rows.add(run(name, kind, settings, seed, slots=slots))
-        report(f"{devices} devices, {servers} servers")
-
-
-def thrift(rows: Rows, *, name: str, seeds: int, slots: int, devices: int, servers: int) -> None:
-    """The trade of latency for energy: the default policy under growing weight of energy."""
-    for weight in THRIFTS:
-        for seed in range(seeds):
+        for weight, seed, ((name, kind), place) in product(thrifts, range(seeds), table.items()):
             settings = Settings(devices, servers, thrift=weight)
             where = {"devices": devices, "servers": servers, "thrift": weight}
-            if not rows.has(policy=name, shares="optimised", seed=seed, **where):
-                rows.add(run(name, "optimised", settings, seed, slots=slots))
+            if not rows.has(policy=name, shares=kind, seed=seed, slots=slots, **where):
+                rows.add(run(name, kind, settings, seed, slots=slots, place=place))
+        report(f"{devices} devices, {servers} servers")
 
 
 def reduction(ours: float, other: float) -> float:

@@ -17,6 +17,7 @@ from outrider.cloud_server.placement.problem import Placement, Problem, evaluate
 from outrider.protocol.errors import SettingError
 from outrider.simulator.cell.channel import Channel, scenario
 from outrider.simulator.cell.radio import Radio, Replayed, Tracks
+from outrider.simulator.cell.stream import table
 
 Floats = NDArray[np.float64]
 BAND = 10e6
@@ -24,6 +25,9 @@ PHONES = (28e9, 35e9, 22e9)
 """Operations a second that a drafter reaches on the three phones: ours."""
 CARDS = (6e12, 16e12, 40e12)
 """The same for a verifier on an RTX 2080, 3090 and 4090: ours, about half of their peak."""
+PASSES = (7.1e-3, 3.4e-3, 3.2e-3)
+"""Seconds in which the three cards read the target's 3.2 GB once (448, 936 and 1008 GB/s): a pass
+over few tokens takes as long. For the streaming engine's delay alone."""
 DRAFT_COST = 2 * 137e6
 """Operations a draft token: twice GPT2's parameters."""
 VERIFY_COST = 2 * 1.6e9
@@ -62,6 +66,7 @@ class Settings:
     match: float = 1e-2
     thrift: float = 20.0
     channel: str = "umi"
+    rtt: float = 0.03
 
     def check(self) -> None:
         """Raises SettingError where there is no such cell."""
@@ -71,6 +76,16 @@ class Settings:
                 f"{self.servers}"
             )
         scenario(self.channel)
+        for name in ("side", "slot", "rtt"):
+            if not 0 < getattr(self, name) < np.inf:
+                raise SettingError(f"{name} of a cell must be above 0, not {getattr(self, name)}")
+        for name in ("match", "thrift"):
+            if not 0 <= getattr(self, name) < np.inf:
+                raise SettingError(f"{name} of a cell may not be {getattr(self, name)}")
+        for name, least in (("speed", 0.0), ("power_dbm", -np.inf), ("battery", 1e-9)):
+            low, high = getattr(self, name)
+            if not least <= low <= high < np.inf:
+                raise SettingError(f"{name} of a cell cannot go from {low} to {high}")
 
 
 @dataclass
@@ -93,7 +108,8 @@ class Cell:
         self.goals = rng.uniform(0, s.side, (s.devices, 2))
         self.pace = rng.uniform(*s.speed, s.devices)
         self.phone = rng.choice(PHONES, s.devices)
-        self.card = rng.choice(CARDS, s.servers)
+        cards = rng.integers(0, len(CARDS), s.servers)
+        self.card, self.reading = np.array(CARDS)[cards], np.array(PASSES)[cards]
         self.power = 10 ** ((rng.uniform(*s.power_dbm, s.devices) - 30) / 10)
         self.full = np.full(s.devices, s.battery[1])
         self.battery = rng.uniform(*s.battery, s.devices)
@@ -132,6 +148,26 @@ class Cell:
             thrift=s.thrift,
         )
 
+    def streamed(self, problem: Problem, placement: Placement) -> Floats:
+        """Latency of this slot's tasks by the streaming engine [M], beside the paper's.
+
+        Waiting, a round trip, reading the context with the share of compute, and then as many
+        tokens as the paper's model drafts, each as long as the engine's take in virtual time with
+        this drafter, uplink and pass. A pass is shared as compute is: a half of it takes twice as
+        long.
+        """
+        s, server, share = self.settings, placement.server, placement.compute
+        up = problem.uplink(placement.band, np.arange(s.devices), server)
+        each = table().look_up(
+            self.kinds,
+            draft=DRAFT_COST / self.phone,
+            rtt=s.rtt,
+            uplink=problem.bits / up / 8.0,
+            passes=self.reading[server] / share,
+        )
+        reading = self.context * VERIFY_COST / (share * self.card[server])
+        return np.asarray(problem.queue[server] + s.rtt + reading + self.drafts * each)
+
     def step(self, problem: Problem, placement: Placement) -> None:
         """The slot passes: batteries fall, queues fill and drain, devices move, tasks are new."""
         s, energy = self.settings, evaluate(problem, placement).energy
@@ -158,8 +194,8 @@ class Cell:
         self.goals = np.where(there[:, None], fresh, self.goals)
 
     def _new_tasks(self) -> None:
-        kinds = self.rng.integers(0, len(TASKS), self.settings.devices)
-        low = np.array([(*t.drafts, *t.context) for t in TASKS])[kinds]
+        self.kinds = self.rng.integers(0, len(TASKS), self.settings.devices)
+        low = np.array([(*t.drafts, *t.context) for t in TASKS])[self.kinds]
         self.drafts = self.rng.integers(low[:, 0], low[:, 1] + 1).astype(np.float64)
         self.context = self.rng.integers(low[:, 2], low[:, 3] + 1).astype(np.float64)
 

@@ -80,6 +80,7 @@ def figures(radio: Radio, kind: str, carrier: float = 3.5e9) -> dict[str, Any]:
     places. ``shadow_*_db``: deviation; ``shadow_*_m``: correlation distance. ``sight_kept_10m``:
     correlation of the state of sight, less its mean chance, over 10 m. ``fading_*_db``: deviation
     of what is left. ``sinr_db``: tenths. ``step_db_per_m``: mean change of loss and shadowing.
+    None: a trace too short for the figure.
     """
     shape, distance, sight = scenario(kind), radio.distance, radio.sight
     chance = sight_probability(shape, distance)
@@ -99,9 +100,9 @@ def figures(radio: Radio, kind: str, carrier: float = 3.5e9) -> dict[str, Any]:
         "step_db_per_m": _step(radio),
     }
     for name, state in (("los", sight), ("nlos", ~sight)):
-        found[f"shadow_{name}_db"] = float(radio.shadow[state].std())
+        found[f"shadow_{name}_db"] = _deviation(radio.shadow[state])
         found[f"shadow_{name}_m"] = _forgets(radio, state)
-        found[f"fading_{name}_db"] = float(fading[state].std())
+        found[f"fading_{name}_db"] = _deviation(fading[state])
     return found
 
 
@@ -123,15 +124,19 @@ def lines(found: dict[str, Any]) -> list[str]:
         ("fading out of sight, dB", "fading_nlos_db"),
         ("change of loss and shadow, dB/m", "step_db_per_m"),
     ):
-        table.append(f"{name:34}{one[key]:10.2f}{two[key]:10.2f}")
+        table.append(f"{name:34}{_shown(one[key]):>10}{_shown(two[key]):>10}")
     for name, ours, other in zip(
         ("10%", "50%", "90%"), one["sinr_db"], two["sinr_db"], strict=True
     ):
         table.append(f"{'SINR, dB, ' + name:34}{ours:10.1f}{other:10.1f}")
     table.append(f"largest difference of the distributions of SINR: {found['sinr_distance']:.3f}")
-    jump = found["topology_a_step_db_per_m"]
-    table.append(f"were each slot a topology of its own: {jump:.1f} dB/m")
+    jump = _shown(found["topology_a_step_db_per_m"])
+    table.append(f"were each slot a topology of its own: {jump} dB/m")
     return table
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
 
 
 def distance_of(ours: Radio, other: Radio) -> float:
@@ -160,7 +165,11 @@ def _pairs(radio: Radio, lag: float) -> tuple[Floats, Floats, Floats]:
     return tuple(np.concatenate(part) for part in (starts, ends, devices))  # type: ignore[return-value]
 
 
-def _forgets(radio: Radio, state: NDArray[np.bool_]) -> float:
+def _deviation(values: Floats) -> float | None:
+    return float(values.std()) if len(values) > 1 else None
+
+
+def _forgets(radio: Radio, state: NDArray[np.bool_]) -> float | None:
     """Correlation distance of shadowing in a state: the slope of -log of correlation."""
     apart, fallen = [], []
     for lag in LAGS:
@@ -175,22 +184,25 @@ def _forgets(radio: Radio, state: NDArray[np.bool_]) -> float:
             apart.append(float(way.mean()))
             fallen.append(-np.log(correlation))
     if not apart:
-        return 0.0
+        return None
     return float(np.dot(apart, apart) / np.dot(apart, fallen))
 
 
-def _sight_kept(radio: Radio, chance: Floats) -> float:
+def _sight_kept(radio: Radio, chance: Floats) -> float | None:
     start, end, device = _pairs(radio, 10.0)
     if not len(start):
-        return float("nan")
+        return None
     a = (radio.sight - chance)[start, device]
     b = (radio.sight - chance)[end, device]
-    return float((a * b).mean() / np.sqrt((a * a).mean() * (b * b).mean()))
+    scale = float(np.sqrt((a * a).mean() * (b * b).mean()))
+    return float((a * b).mean()) / scale if scale > 0 else None
 
 
-def _step(radio: Radio) -> float:
+def _step(radio: Radio) -> float | None:
     """Mean change, dB a metre, over steps of at least half a metre."""
     way = np.linalg.norm(np.diff(radio.places, axis=0), axis=2)
     change = np.abs(np.diff(radio.loss + radio.shadow, axis=0))
     walked = way > 0.5
+    if not walked.any():
+        return None
     return float((change[walked] / way[walked][:, None]).mean())

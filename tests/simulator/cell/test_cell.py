@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from outrider.cloud_server.placement import shares
-from outrider.cloud_server.placement.actor import Actor
+from outrider.cloud_server.placement.actor import FEATURES, Actor, observe, weighted
 from outrider.protocol.errors import BackendError, SettingError
 from outrider.simulator.cell import experiment
 from outrider.simulator.cell.channel import SCENARIOS, Channel, path_loss, sight_probability
-from outrider.simulator.cell.environment import CellEnv, features, observe, placement
+from outrider.simulator.cell.environment import CellEnv
 from outrider.simulator.cell.model import Cell, Settings
 
 UMI, UMA = SCENARIOS["umi"], SCENARIOS["uma"]
@@ -93,7 +93,7 @@ class TestEnvironment:
         rng = np.random.default_rng(1)
         for _ in range(20):
             weights = rng.uniform(-1, 2, (12, 2))
-            placement(problem, rng.integers(0, 3, 12), weights).check(problem)
+            weighted(problem, rng.integers(0, 3, 12), weights).check(problem)
 
     def test_the_reward_is_against_random_with_equal_shares(self) -> None:
         env = CellEnv(Settings(20, 3), slots=5)
@@ -106,7 +106,7 @@ class TestEnvironment:
 
     def test_observations_are_bounded_and_of_the_stated_size(self) -> None:
         rows = observe(Cell(Settings(30, 5), np.random.default_rng(0)).problem())
-        assert rows.shape == (30, features(5))
+        assert rows.shape == (30, 5, FEATURES)
         assert np.abs(rows).max() <= 10
         assert np.abs(rows).mean() < 2
 
@@ -114,16 +114,31 @@ class TestEnvironment:
 class TestExperiment:
     def test_it_goes_on_where_it_stopped(self, tmp_path: Path) -> None:
         file = tmp_path / "rows.jsonl"
-        points, names = ((6, 2),), ("greedy", "random")
-        experiment.grid(experiment.Rows(file), points, seeds=2, slots=2, names=names)
+        table = {
+            kind: experiment.TABLE[kind] for kind in (("greedy", "equal"), ("random", "equal"))
+        }
+
+        def go_on() -> list[experiment.Row]:
+            rows = experiment.Rows(file)
+            experiment.grid(rows, ((6, 2),), seeds=3, slots=2, table=table)
+            return rows.rows
+
+        go_on()
         whole = file.read_text()
-        assert len(whole.splitlines()) == 8
-        file.write_text(whole[: whole.index("\n", len(whole) // 2) + 20])  # cut off in a line
-        rows = experiment.Rows(file)
-        kept = len(rows.rows)
-        assert 0 < kept < 8
-        experiment.grid(rows, points, seeds=2, slots=2, names=names)
-        assert len(rows.rows) == 8
+        assert len(whole.splitlines()) == 6
+        cut = whole.index("\n", len(whole) // 2) + 20  # in the middle of a line
+        file.write_text(whole[:cut])
+        assert 0 < len(experiment.Rows(file).rows) < 6
+        assert len(go_on()) == 6
+        assert file.read_text() == whole
+
+    def test_rows_of_another_length_are_other_rows(self, tmp_path: Path) -> None:
+        """A quick run and a whole one may share a folder."""
+        rows = experiment.Rows(tmp_path / "rows.jsonl")
+        table = {("random", "equal"): experiment.TABLE["random", "equal"]}
+        for slots in (1, 2):
+            experiment.grid(rows, ((4, 2),), seeds=1, slots=slots, table=table)
+        assert [row.slots for row in rows.rows] == [1, 2]
 
     def test_a_file_of_something_else_is_refused(self, tmp_path: Path) -> None:
         file = tmp_path / "rows.jsonl"
@@ -152,18 +167,23 @@ class TestLearning:
         chosen = again.place(problem)
         chosen.check(problem)
         again.export(tmp_path / "p.onnx")
-        actor = Actor(tmp_path / "p.onnx", features(2), 2)
-        server, weights = actor.decide(observe(problem))
-        assert server.tolist() == chosen.server.tolist()
-        placement(problem, server, weights).check(problem)
-        with pytest.raises(BackendError, match="a policy for 2 servers .* here are 3"):
-            Actor(tmp_path / "p.onnx", features(3), 3)
+        actor = Actor(tmp_path / "p.onnx", FEATURES)
+        for size in ((4, 2), (9, 5), (1, 1)):  # any cell, though it was learned in one
+            problem = Cell(Settings(*size), np.random.default_rng(0)).problem()
+            chosen = again.place(problem)
+            found = actor.place(problem)
+            assert found.server.tolist() == chosen.server.tolist()
+            np.testing.assert_allclose(found.band, chosen.band, rtol=1e-4)
+            for matched in (False, True):
+                actor.place(problem, matched=matched).check(problem)
+        with pytest.raises(BackendError, match="sees 10 numbers of a server; here are 11"):
+            Actor(tmp_path / "p.onnx", 11)
         with pytest.raises(SettingError, match="learned with other settings"):
             Masac(Settings(5, 2), learning).load(tmp_path / "p.pt")
 
     def test_files_that_are_no_policy(self, tmp_path: Path) -> None:
         (tmp_path / "x.onnx").write_bytes(b"nothing")
         with pytest.raises(BackendError, match="cannot load"):
-            Actor(tmp_path / "x.onnx", 8, 2)
+            Actor(tmp_path / "x.onnx")
         with pytest.raises(BackendError, match="no such file"):
-            Actor(tmp_path / "y.onnx", 8, 2)
+            Actor(tmp_path / "y.onnx")
