@@ -118,7 +118,10 @@ class RemoteSettings:
 
 
 class RemoteMember(Member):
-    """One thread at a time may ask it; :attr:`there` says whether that is of any use."""
+    """One thread at a time may ask it; :attr:`there` says whether that is of any use.
+
+    ``took`` seconds went by at the member with the last step, its queue included.
+    """
 
     def __init__(self, settings: RemoteSettings, lan: Lan) -> None:  # no model here
         self.settings = settings
@@ -126,6 +129,7 @@ class RemoteMember(Member):
         self.drafter = None
         self.n_ctx = UNKNOWN_CONTEXT
         self.load = 0.0
+        self.took = 0.0
         self.trouble: OutriderError | None = LinkError(f"{self.name} has not been reached yet")
         self._lan = lan
         self._link: Link | None = None
@@ -241,6 +245,7 @@ class RemoteMember(Member):
             held.ids, held.terms = [], None
             raise BackendError(f"{self.name}: {error}") from error
         self.load += GAIN * (answer.load - self.load)
+        self.took = (answer.waited + answer.worked) / 1e6
         return answer
 
     def _text(self, ids: Sequence[int]) -> _Held:
