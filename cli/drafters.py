@@ -30,8 +30,9 @@ DraftModels = Annotated[
         rich_help_panel="Drafting",
         help="Drafter: a .gguf file, an .onnx file, a draft pack folder, or the name or alias of a "
         "model that was pulled (default: the embedded drafter). Given several times: these draft "
-        "together as a group, the better ones for a text more often. One on another machine "
-        "(outrider drafter serve): ws://, wss:// or an invitation.",
+        "together as a group, the better ones for a text more often; with --collaborate each has "
+        "its part in the text. One on another machine (outrider drafter serve): ws://, wss:// or "
+        "an invitation.",
     ),
 ]
 DraftKey = Annotated[
@@ -131,8 +132,10 @@ def load_drafter(
     n_ctx: int,
     threads: int,
     remotes: Sequence[Remote] = (),
+    together: bool = False,
 ) -> tuple[DraftSource, list[Loaded]]:
-    """Load one drafter, or a group of them; and what was loaded.
+    """Load one drafter, or a group of them; and what was loaded. ``together``: for a text that is
+    partly theirs, to which each gives its distribution.
 
     Raises:
         SettingError: the same model twice, or settings that contradict each other.
@@ -144,6 +147,10 @@ def load_drafter(
 
     check_together(packs, tokenizer)
     loaded = [load_lm(path, backend, n_ctx=n_ctx, threads=threads) for path in packs]
+    if together:
+        from outrider.runtime.lm.together import Together
+
+        return Together([one.lm for one in loaded], tokenizer.size, tokenizer.eos), loaded
     drafters = [Drafter(one.lm, tokenizer.size, tokenizer.eos) for one in loaded]
     if len(drafters) == 1 and not remotes:
         return drafters[0], loaded
@@ -223,7 +230,7 @@ def _check_different(packs: Sequence[Path]) -> None:
     for path in packs:
         place = path.expanduser().resolve()
         if place in seen:
-            raise SettingError(f"--draft-model {path} is given twice: members of a group differ")
+            raise SettingError(f"--draft-model {path} is given twice: the models must differ")
         seen.add(place)
 
 
@@ -235,7 +242,7 @@ def _check_tokenizer(path: Path, first: Path, tokenizer: Tokenizer) -> None:
     mine, theirs = describe(tokenizer).fingerprint(), describe(load_tokenizer(path)).fingerprint()
     if (mine.ordinary, mine.size) != (theirs.ordinary, theirs.size):
         raise HandshakeError(
-            f"{path} has another tokenizer than {first}: drafters of a group must share one",
+            f"{path} has another tokenizer than {first}: models at one edge must share one",
             code="fingerprint",
         )
 

@@ -20,6 +20,7 @@ from outrider.edge_client.decisions import DecisionLog
 from outrider.edge_client.offline import Unverified
 from outrider.edge_client.patience import PATIENCE, stream_patiently
 from outrider.edge_client.policy import Fixed, Policy
+from outrider.protocol.decoding.combine import parse
 from outrider.protocol.errors import HandshakeError, LinkError, OutriderError, SettingError
 from outrider.protocol.request import Request
 from outrider.runtime.hub.need import check_memory
@@ -118,10 +119,7 @@ def load_edge(options: EdgeOptions) -> Edge:
     _check_cloud(options)  # so does this
     if options.offline and options.draft_max == 0:
         raise SettingError("--offline local needs a drafter: leave --draft off out")
-    if options.collaborate and options.draft_max == 0:
-        raise SettingError("--collaborate needs the model at the edge: leave --draft off out")
-    if options.collaborate and options.offline:
-        raise SettingError("--collaborate needs the cloud for every token: leave --offline out")
+    _check_together(options)
     if options.offline and options.rule != "coupled":
         raise SettingError(f"--offline local and --rule {options.rule} contradict each other")
     if options.draft_max != 0:
@@ -142,6 +140,7 @@ def load_edge(options: EdgeOptions) -> Edge:
         remotes=[drafters.remote(url, options.draft_key) for url in options.remotes],
         n_ctx=options.ctx_size,
         threads=options.threads,
+        together=bool(options.collaborate),
     )
     if logs.verbose():
         for loaded in models:
@@ -151,6 +150,25 @@ def load_edge(options: EdgeOptions) -> Edge:
     name = " + ".join([*names, *(url.partition(",")[0] for url in options.remotes)])
     mode = f"drafting with {name}, {policy.about}"
     return Edge(tokenizer, drafter, name, mode, options)
+
+
+def _check_together(options: EdgeOptions) -> None:
+    """A text of several models needs them all, here and now."""
+    if not options.collaborate:
+        return
+    if options.draft_max == 0:
+        raise SettingError("--collaborate needs the model at the edge: leave --draft off out")
+    if options.offline:
+        raise SettingError("--collaborate needs the cloud for every token: leave --offline out")
+    if options.remotes:
+        raise SettingError("--collaborate needs its models on this machine: name no remote drafter")
+    weights, models = parse(options.collaborate).models, 1 + len(options.partners)
+    if weights != models:
+        raise SettingError(
+            f"--collaborate has weights for {weights} models at this edge, and there are {models}: "
+            "give one --draft-model for each, with its weight in the same place, as in "
+            "ensemble=0.3,0.2"
+        )
 
 
 async def _knock(options: EdgeOptions) -> None:

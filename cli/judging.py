@@ -33,7 +33,8 @@ Collaborate = Annotated[
         "--collaborate",
         metavar="HOW",
         rich_help_panel=DRAFTING,
-        help="A text of both models, not of the target alone: ensemble=W gives the drafter the "
-        "weight W, contrastive=MU takes MU times its logits off the target's.",
+        help="A text of several models, not of the target alone: ensemble=W gives the drafter the "
+        "weight W, contrastive=MU takes MU times its logits off the target's. Further ones behind "
+        "commas: a weight for each further --draft-model, NAME=W for a model of the cloud's.",
     ),
 ]

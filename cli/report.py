@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from typing import Any
 
 from outrider.edge_client.answer import Answer
@@ -35,6 +36,15 @@ def figures(answer: Answer) -> dict[str, Any]:
         "frames": answer.frames,
         "rtt_ms": None if answer.rtt is None else answer.rtt * 1000,
         "degraded": answer.degraded,
+    }
+
+
+def origins(answer: Answer) -> dict[str, Any]:
+    """What a text of several models adds: who proposed each token, and what came of it."""
+    made = answer.origins
+    return {
+        "proposals": [origin._asdict() for origin in made],
+        "proposed_by": dict(Counter(origin.proposer or "unknown" for origin in made)),
     }
 
 

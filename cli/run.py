@@ -139,6 +139,8 @@ def _finish(edge: Any, request: Any, model: str | None, *, as_json: bool) -> Non
         said = None if error is None else str(error)
         extra = {"drafter": edge.drafter_name, "target": target, "mode": mode, "reason": reason}
         extra |= {"error": said, "bytes": traffic, "notices": notices}
+        if edge.options.collaborate:
+            extra |= report.origins(result)
         if edge.options.offline:
             extra |= report.unverified(result)
         report.print_json(report.figures(result) | extra)

@@ -10,6 +10,7 @@ import typer
 
 from outrider.cli import embedded, listening, logs
 from outrider.cli import options as o
+from outrider.cli.targets import Collaborators
 
 QUEUE = 3
 """Answers that may wait for each one that is served at once."""
@@ -127,6 +128,7 @@ def serve(
             help="CPU threads of the target.",
         ),
     ] = 1,
+    collaborator: Collaborators = None,
     alias: Annotated[
         str | None,
         typer.Option(
@@ -272,7 +274,7 @@ def serve(
     import asyncio
 
     from outrider.cli.serving import announce_cloud, serve_until_told
-    from outrider.cli.targets import fitting_slots, load, load_own
+    from outrider.cli.targets import fitting_slots, load, load_collaborators, load_own
     from outrider.cloud_server.driver import ServiceSettings, Verifier
     from outrider.cloud_server.planner import EngineSettings
     from outrider.cloud_server.service import Service
@@ -306,6 +308,7 @@ def serve(
             own = load_own(draft_model, n_ctx=target.info.n_ctx, threads=threads)
         if alias or model is None:
             target.info = replace(target.info, name=alias or embedded.TARGET_NAME)
+        target = load_collaborators(collaborator, target, tokenizer, threads=threads)
         facts = {"backend": backend, "certificate": ssl_certfile, "drafter": own and own[0].name}
         return Verifier(target, tokenizer, settings, own), facts
 

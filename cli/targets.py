@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from outrider.cli import embedded, logs
 from outrider.protocol.errors import SettingError
 
 if TYPE_CHECKING:
+    from outrider.cloud_server.targets.base import Target
     from outrider.runtime.hub.need import Need
     from outrider.runtime.lm.drafter import Drafter
     from outrider.runtime.text.tokenizer import Tokenizer
@@ -131,6 +136,68 @@ def load_own(model: Path, *, n_ctx: int, threads: int = 1) -> tuple[Drafter, Tok
     tokenizer = load_tokenizer(place)
     loaded = load_lm(place, n_ctx=n_ctx, threads=threads)
     return Drafter(loaded.lm, tokenizer.size, tokenizer.eos), tokenizer
+
+
+Collaborators = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--collaborator",
+        metavar="NAME=PATH",
+        rich_help_panel="Model",
+        help="A further model of the target's vocabulary that edges may name in --collaborate; "
+        "may be given several times. Each holds a cache as large as the target's.",
+    ),
+]
+
+
+def load_collaborators(
+    given: Sequence[str] | None, target: Target, tokenizer: Tokenizer, *, threads: int = 1
+) -> Target:
+    """The target, with the further models that were named if there are any.
+
+    Raises:
+        SettingError: a name that cannot be one, or a model of another vocabulary.
+        BackendError: a model does not load.
+    """
+    if not given:
+        return target
+    from outrider.cloud_server.own_drafter import check_vocabulary
+    from outrider.cloud_server.targets.several import SeveralTargets
+    from outrider.runtime.text.fingerprint import describe
+
+    found: dict[str, Target] = {}
+    for name, path in _named_paths(given):
+        other, its, _ = load(
+            path, "auto", n_ctx=target.info.n_ctx, slots=target.info.slots, threads=threads,
+            announce=True,
+        )  # fmt: skip
+        try:
+            differing = check_vocabulary(describe(tokenizer), describe(its))
+        except SettingError as error:
+            raise SettingError(f"--collaborator {name}: {error}") from None
+        if differing:
+            raise SettingError(
+                f"--collaborator {name}: its special tokens {sorted(differing)[:8]} mean other "
+                "things than the target's; models of one text need one vocabulary"
+            )
+        found[name] = other
+    return SeveralTargets(target, found)
+
+
+def _named_paths(given: Sequence[str]) -> list[tuple[str, str]]:
+    """Names and places."""
+    from outrider.protocol.decoding.combine import SIZES, TARGET
+
+    pairs = [(name.strip(), path.strip()) for name, _, path in (g.partition("=") for g in given)]
+    for name, path in pairs:
+        if not path or not re.fullmatch(r"[A-Za-z_][\w.:-]*", name) or name in (*SIZES, TARGET):
+            raise SettingError(
+                f"--collaborator {name}={path}: it must be NAME=PATH, the name a word that is "
+                f"none of {', '.join((*SIZES, TARGET))}"
+            )
+    if len({name for name, _ in pairs}) != len(pairs):
+        raise SettingError("--collaborator: two models have one name")
+    return pairs
 
 
 def _hub_files(model: str) -> Path:

@@ -125,6 +125,7 @@ class Verifier:
                 trees=info.leaves > 1,
                 constrain=self.grammars.check if self.grammars else None,
                 tools=takes_tools(tokenizer.template),
+                collaborators=info.collaborators,
                 objective=settings.objective,
                 capacity=Capacity(
                     answers=info.slots,

@@ -17,7 +17,7 @@ from outrider.cloud_server.scheduling.batch import Caps
 from outrider.cloud_server.scheduling.steps import StepScheduler
 from outrider.cloud_server.stats import EngineStats
 from outrider.cloud_server.targets.base import Decided, Row, Target, TargetInfo
-from outrider.cloud_server.together import OpenRows, combined
+from outrider.cloud_server.together import Leads, combined, part_of
 from outrider.protocol.decoding.processors import F32
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.errors import BackendError
@@ -60,14 +60,14 @@ class _Ready:
 class Forward:
     """Evaluate these rows in one pass; ``items[i]`` is whose ``rows[i]`` is.
 
-    ``known``: there is nothing to evaluate, ``known[i]`` is the target's row for the one guess of
+    ``known``: there is nothing to evaluate, ``known[i]`` are the target's rows for the guesses of
     ``rows[i]``.
     """
 
     rows: tuple[Row, ...]
     items: tuple[Item, ...]
     started: float
-    known: tuple[F32, ...] = ()
+    known: tuple[Sequence[F32], ...] = ()
 
     def run(self, target: Target) -> list[Decided]:
         """On the thread that owns the target; raises as :meth:`Target.forward`."""
@@ -115,7 +115,7 @@ class CloudEngine:
         self._prompted: dict[bytes, int] = {}
         table.cached = self.cached
         self._endings: dict[bytes, tuple[int, Ending]] = {}
-        self._open_rows = OpenRows()
+        self._leads = Leads(info.usable)
         self._unmeasured: tuple[Forward, float] | None = None
 
     # --- work -------------------------------------------------------------------------------
@@ -134,8 +134,9 @@ class CloudEngine:
         room = len(active) <= BUSY * self.info.slots
         sharers = len(active) if len(active) == 1 or room else 0
         parts: list[_Ready] = []
-        known: list[tuple[_Ready, F32]] = []
+        known: list[_Ready] = []
         held: list[_Ready] = []
+        further: list[_Ready] = []
         waits: list[float] = []
         thin: list[tuple[CloudSession, Thin]] = []
         # All slots first: what one session takes may be what another hoped to copy.
@@ -144,9 +145,11 @@ class CloudEngine:
             if slot is None:
                 continue  # more answers under way than slots: it waits for one to end
             cached = self._slots.cached(slot, session.ids)
-            if (row := self._open_rows.of(session)) is not None:
-                guess = self.planner.first(session)
-                known += [(_Ready(session, slot, cached, guess), row)] if guess else []
+            if (lead := self._leads.of(session)) is not None:
+                part = part_of(session, lead, now, self.planner.pass_time.of(1), self.info.n_ctx)
+                if part is not None:
+                    ready = _Ready(session, slot, cached, part, held=part.ahead)
+                    (further if part.ahead else known).append(ready)
                 continue  # all that is missing is the edge's row
             plan = self.planner.plan(session, cached, now, sharers)
             if isinstance(plan, Held):
@@ -159,17 +162,26 @@ class CloudEngine:
             part = plan.part if isinstance(plan, Thin) else plan
             parts.append(_Ready(session, slot, cached, part))
         if known:
-            return self._work([ready for ready, _ in known], now, tuple(row for _, row in known))
+            return self._work(known, now, tuple(map(self._rows_of, known)))
         if not parts:
-            return Wait(min((*waits, *self._expiry()), default=None))
+            until = min((*waits, *self._expiry()), default=None)
+            return self._work(further, now) if further else Wait(until)
         if thin and len(thin) == len(parts):
             return self._draft(*thin[0], now)
         # A pass runs anyway: sessions that waited for more guesses come along.
-        return self._work(self._chosen(parts + held, now), now)
+        return self._work(self._chosen(parts + held + further, now), now)
 
-    def _work(self, chosen: list[_Ready], now: float, known: tuple[F32, ...] = ()) -> Forward:
-        pairs = [self._row(ready, now) for ready in chosen]
-        return Forward(tuple(row for row, _ in pairs), tuple(item for _, item in pairs), now, known)
+    def _work(
+        self, chosen: list[_Ready], now: float, known: tuple[Sequence[F32], ...] = ()
+    ) -> Forward:
+        rows, items = zip(*(self._row(ready, now) for ready in chosen), strict=True)
+        return Forward(rows, items, now, known)
+
+    def _rows_of(self, ready: _Ready) -> Sequence[F32]:
+        """The target's rows for guesses that are judged without a pass."""
+        lead = self._leads.of(ready.session)
+        assert lead is not None
+        return lead.rows[: ready.part.want]
 
     def _chosen(self, ready: list[_Ready], now: float) -> list[_Ready]:
         """What the scheduler takes into the next pass, and with how many guesses."""
@@ -221,7 +233,7 @@ class CloudEngine:
             self.planner.forget(set(alive))
             if self.grammars is not None:
                 self.grammars.forget(alive)
-            self._open_rows.forget(set(alive))
+            self._leads.forget(set(alive))
 
     def _expiry(self) -> list[float]:
         """When the session that has been detached longest is to be forgotten."""
@@ -231,10 +243,10 @@ class CloudEngine:
         )
 
     def _row(self, ready: _Ready, now: float) -> tuple[Row, Item]:
-        session, slot, cached, part = ready.session, ready.slot, ready.cached, ready.part
+        session, slot, part = ready.session, ready.slot, ready.part
         row = Row(
             slot=slot.index,
-            cut=min(cached, part.end - max(part.want - len(part.chain), 1)),
+            cut=self._cut(ready),
             ids=session.ids[: part.end] + list(part.chain),
             want=part.want,
             sampling=session.request.sampling if session.request else Sampling(),
@@ -244,6 +256,7 @@ class CloudEngine:
             parents=part.parents,
             logprobs=session.request.logprobs if session.request else None,
             constraint=self.grammars.of(session) if self.grammars else None,
+            scored=part.scored,
         )
         if self._prompted.get(session.key) != session.begun:
             self._prompted[session.key] = session.begun
@@ -252,6 +265,14 @@ class CloudEngine:
         theirs = len(part.chain) - part.own
         since = session.frame_at if theirs and session.frame_at is not None else now
         return row, Item(session, slot, session.begun, len(session.ids), part, since)
+
+    def _cut(self, ready: _Ready) -> int:
+        """Of how many ids the cache serves: the last one is evaluated in any case."""
+        part, chain = ready.part, list(ready.part.chain)
+        if part.ahead:  # what the slot was fed may reach into the chain
+            text = ready.session.ids + chain
+            return min(self._slots.cached(ready.slot, text), len(text) - 1)
+        return min(ready.cached, part.end - max(part.want - len(chain), 1))
 
     def done(self, work: Forward, result: list[Decided] | BackendError, now: float) -> None:
         """Take the pass back: commit what the target chose, unless the answer changed meanwhile."""
@@ -274,7 +295,9 @@ class CloudEngine:
                 session.passes += not work.known
                 if decided.ids:
                     self._commit(session, item.part, decided, now)
-                self._open_rows.learn(session, decided.behind)
+                if decided.behind is not None:
+                    chain = item.part.chain if item.part.ahead else ()
+                    self._leads.learn(session, decided.behind, chain)
 
     def rehearsed(self, times: Sequence[tuple[int, float]]) -> None:
         """Passes made before anybody came: tokens and seconds of each."""
@@ -351,6 +374,8 @@ class CloudEngine:
 def _granted(ready: _Ready, drafts: int) -> Part:
     """The part with so many of its guesses or, if negative, so many ids of its prompt fewer."""
     part = ready.part
+    if part.ahead:
+        return part
     if part.end - ready.cached <= 1 and part.want:  # all but the frontier is evaluated
         return part.of_drafts(drafts)
     if drafts == 0:

@@ -81,6 +81,8 @@ class Part:
     ``drafted``: those come from its draft model, not from the look-up. ``spare`` are the edge's
     guesses behind the chain that are not judged. ``rows``: under the ratio rule, what the edge's
     guesses were drawn from. ``parents``: ``chain`` is a tree, one parent a node, all the edge's.
+    ``scored``: which of them are proposals of this cloud. ``ahead``: nothing is judged, ``chain``
+    is what the cloud itself would say.
     """
 
     end: int
@@ -91,6 +93,8 @@ class Part:
     spare: tuple[int, ...] = ()
     rows: tuple[SparseRow, ...] = ()
     parents: tuple[int, ...] = ()
+    scored: tuple[bool, ...] = ()
+    ahead: bool = False
 
     @property
     def depth(self) -> int:
@@ -109,8 +113,8 @@ class Part:
         theirs = len(self.chain) - self.own
         spare, own = (*self.chain[count:theirs], *self.spare), max(0, count - theirs)
         chain, rows = self.chain[:count], self.rows[:count]
-        parents = self.parents[:count]
-        return Part(self.end, 1 + count, chain, own, self.drafted, spare, rows, parents)
+        parents, scored = self.parents[:count], self.scored[:count]
+        return Part(self.end, 1 + count, chain, own, self.drafted, spare, rows, parents, scored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,17 +238,13 @@ class Planner:
             own = known.lookup.propose(session.ids, chain, count) if count else []
         guesses = (*chain, *own)
         rows = session.window.chain_rows(len(chain)) if session.ratio else ()
-        return Part(length, 1 + len(guesses), guesses, len(own), bool(drafted), spare, rows)
-
-    def first(self, session: CloudSession) -> Part | None:
-        """The edge's next guess alone, with its row; None: it has not come."""
-        chain = tuple(session.window.chain(1))
-        rows = session.window.chain_rows(1)
-        return Part(len(session.ids), 1, chain, rows=rows) if chain else None
+        scored = session.window.chain_scored(len(chain)) if session.collaborates else ()
+        own_count, want = len(own), 1 + len(guesses)
+        return Part(length, want, guesses, own_count, bool(drafted), spare, rows, (), scored)
 
     def ask(self, session: CloudSession, part: Part, cached: int, now: float, held: bool) -> Ask:
         """The part as the scheduler sees it. ``held``: the session would rather wait."""
-        pace, length = self._of(session).pace, len(part.chain)
+        pace, length = self._of(session).pace, 0 if part.ahead else len(part.chain)
         tokens, reach = max(1, part.end - cached), self._reach(pace, session, part)
         if tokens > 1 or not part.want:
             rank, tokens, reach = Rank.PREFILL, tokens + length, ()

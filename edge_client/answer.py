@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from outrider.protocol.logprobs import TokenLogprob
+from outrider.protocol.origins import Origin
 from outrider.runtime.text.ending import Ending
 from outrider.runtime.text.utf8 import Utf8Stream
 
@@ -50,7 +51,8 @@ class Answer:
     made again meanwhile. Of ``offline_tokens`` that the drafter wrote
     without one, ``corrected`` were wrong, and the last ``unverified_tokens`` are not part of the
     answer: their text is ``unverified``. ``logprobs`` are the target's, one for each of ``ids``;
-    None: they were not asked for.
+    None: they were not asked for. ``origins``: of a text
+    of several models, who proposed each of its tokens.
     """
 
     text: str
@@ -76,6 +78,7 @@ class Answer:
     corrected: int = 0
     reconnects: int = 0
     logprobs: tuple[TokenLogprob, ...] | None = None
+    origins: tuple[Origin, ...] = ()
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -130,6 +133,7 @@ def as_it_stands(
         seconds=seconds,
         rtt=rtt,
         cached=session.cached,
+        origins=tuple(session.origins.tokens),
         logprobs=None if session.logprobs is None else tuple(session.logprobs[: session.emitted]),
         **known,
     )

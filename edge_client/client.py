@@ -16,11 +16,13 @@ from typing import Self
 from outrider.edge_client.answer import Ahead, Answer, Piece
 from outrider.edge_client.courier import Courier, Persistence
 from outrider.edge_client.decisions import DecisionLog
-from outrider.edge_client.engine import DraftWork, EdgeEngine, EdgeStats, Idle, Prefill
+from outrider.edge_client.engine import EdgeEngine, EdgeStats
 from outrider.edge_client.offline import Offline, Wrote
 from outrider.edge_client.policy import Policy
 from outrider.edge_client.ratio import ruled
 from outrider.edge_client.shown import Happening, Shown
+from outrider.edge_client.together import check_models
+from outrider.edge_client.work import DraftWork, Idle, Prefill
 from outrider.protocol.edge import EdgeMachine
 from outrider.protocol.edge_session import EdgeSession
 from outrider.protocol.errors import (
@@ -205,8 +207,9 @@ class EdgeClient:
             SessionError: the cloud refused the answer. LinkError: the connection was lost; what was
             yielded before is verified.
         """
-        if self._engine is None and request.sampling.collaborate is not None:
-            raise SettingError("collaborative decoding needs a model at the edge: there is none")
+        check_models(request.sampling, self._drafter)
+        if self._engine is not None and request.sampling.collaborate is not None:
+            self._engine.health.check()
         request = self._whose_template(request)
         if self._engine is not None:
             request = ruled(request, self._rule, self.machine.link, self._engine.usual)
@@ -315,17 +318,7 @@ class EdgeClient:
             if isinstance(work, Prefill):
                 self._drafter.prefill(work.ids, work.count)
                 return None
-            return self._drafter.draft(
-                work.ids,
-                work.prompt_len,
-                work.sampling,
-                work.count,
-                never=work.never,
-                floor=work.floor,
-                budget=work.budget,
-                standing=work.standing,
-                stop=lambda: self._stale,
-            )
+            return work.run(self._drafter, stop=lambda: self._stale)
         except BackendError as error:
             return error
         except Exception as error:

@@ -16,12 +16,12 @@ from outrider.edge_client.health import Health
 from outrider.edge_client.policy import Observed, Plan, Policy
 from outrider.edge_client.ratio import Rows
 from outrider.edge_client.standing import stand
-from outrider.protocol.decoding.sampling import Sampling
-from outrider.protocol.decoding.sparse import Budget
+from outrider.edge_client.work import DraftWork, Idle, Prefill, Work
 from outrider.protocol.edge import EdgeMachine
 from outrider.protocol.edge_session import EdgeSession
 from outrider.protocol.errors import BackendError
-from outrider.runtime.lm.drafter import Guess, Standing
+from outrider.protocol.messages import OFFERS
+from outrider.runtime.lm.drafter import Guess
 
 PREFILL_SECONDS = 0.1
 """Longest piece of prefill, so that a verdict is never kept waiting by more."""
@@ -40,50 +40,6 @@ READING = 0.25
 
 LITTLE = 2
 """Ids that are read along with a guess in about the time of the guess alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prefill:
-    """Evaluate up to ``count`` more of ``ids``."""
-
-    session: EdgeSession
-    ids: tuple[int, ...]
-    count: int
-    started: float
-
-
-@dataclass(frozen=True, slots=True)
-class DraftWork:
-    """Guess up to ``count`` tokens after ``ids``, for epoch ``epoch`` of answer ``answer``.
-
-    ``budget``: under the ratio rule, how much of the drafter's distributions is sent along.
-    ``side``: beside the chain, ``ids`` ending with the runner-up there.
-    """
-
-    session: EdgeSession
-    answer: int
-    epoch: int
-    ids: tuple[int, ...]
-    prompt_len: int
-    sampling: Sampling
-    count: int
-    window: int
-    never: frozenset[int]
-    floor: float
-    started: float
-    gather: int = 1
-    budget: Budget | None = None
-    standing: Standing = Standing()  # noqa: RUF009 - frozen
-    behind: int = 1
-    side: Side | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Idle:
-    """Nothing to do until something arrives."""
-
-
-Work = Prefill | DraftWork | Idle
 
 
 @dataclass(slots=True)
@@ -147,6 +103,7 @@ class EdgeEngine:
     def next(self, now: float) -> Work:
         """The drafter's next work, sessions in turn."""
         if self.health.rests(now):
+            self._end_combined()
             return Idle()
         sessions = self.machine.sessions
         if len(self._branches) > len(sessions):  # some were closed
@@ -172,7 +129,9 @@ class EdgeEngine:
         self.stats.hits += branches.settle(session.answer, session.ids, ahead, now)
         behind = self.drafter.behind(ids)
         plan = self._observe(session, behind, now)
-        count = min(plan.frame, plan.window - len(ahead), self._room(session, len(ahead)))
+        room = self._room(session, len(ahead))
+        count = min(plan.frame, plan.window - len(ahead), room)
+        given = self._given(session, plan, room) if count > 0 else ()
         if plan.frame == 0 or (count <= 0 and not ahead):
             session.stop_riding()  # said once: the cloud need not wait for us
             return None
@@ -203,14 +162,23 @@ class EdgeEngine:
             count=count,
             window=plan.window,
             never=self.machine.never_draft,
-            floor=0.0 if request.sampling.collaborate else plan.floor,
+            floor=0.0 if session.collaborates else plan.floor,
             started=now,
             gather=plan.gather,
             budget=self._rows.budget(session, self.machine.link) if session.ratio else None,
             standing=stand(session, self.machine, self.usual),
             behind=self.drafter.behind(ids),
             side=side,
+            given=given,
         )
+
+    def _given(self, session: EdgeSession, plan: Plan, room: int) -> tuple[int, ...]:
+        """The cloud's proposals that are to be scored before there is a guess of our own."""
+        welcome = self.machine.welcome
+        session.scores = plan.offers and welcome is not None and OFFERS in welcome.features
+        if not session.scores or not session.collaborates:
+            return ()
+        return session.offers.beyond(session.window.ahead)[: max(0, room - 1)]
 
     def _side(
         self, session: EdgeSession, longest: int, now: float, *, away: int, going_on: bool
@@ -252,8 +220,8 @@ class EdgeEngine:
             emitted=session.emitted,
             ahead=len(session.window.ahead),
         )
-        together = request is not None and request.sampling.collaborate is not None
-        plan = self._rows.plan(observed, self.policy, must=together) if session.ratio else None
+        origins = session.origins if session.collaborates else None
+        plan = self._rows.plan(observed, self.policy, origins) if session.ratio else None
         plan = plan or self.policy.plan(observed)
         if self.log is not None:
             reason = self._rows.reason if session.ratio else self.policy.reason
@@ -268,7 +236,7 @@ class EdgeEngine:
         request, welcome = session.request, self.machine.welcome
         left = (request.max_tokens if request else 0) - session.emitted
         length = len(session.ids) + ahead
-        if request is not None and request.sampling.collaborate is not None:
+        if session.collaborates:
             left += 1  # the cloud adds none of its own to a combined text
         room = min(left - 1 - ahead, self.drafter.n_ctx - length)
         return min(room, welcome.n_ctx - 1 - length) if welcome else room
@@ -304,7 +272,7 @@ class EdgeEngine:
         self.stats.drafted += len(guess.tokens)
         self.stats.draft_seconds += seconds
         if guess.tokens:
-            self._timed(work, guess.depth, seconds)
+            self._timed(work, max(1, guess.depth - guess.scored), seconds, guess.scored)
         session = work.session
         ahead = self._still_ahead(work, guess)
         if ahead is None and work.side is not None and self._beside(work, work.side, guess, now):
@@ -315,7 +283,7 @@ class EdgeEngine:
         tokens = ahead.tokens
         self.stats.dropped += max(0, len(guess.tokens) - len(tokens))
         # An end token, or too unsure: no more at this place. One that was stopped says nothing.
-        short = guess.depth < work.count and not guess.stopped
+        short = guess.depth < len(work.given) + work.count and not guess.stopped
         if guess.rows:
             self._rows.observe(session.handle, guess)
         if guess.tokens:
@@ -328,7 +296,7 @@ class EdgeEngine:
             full = short or ended or outstanding >= work.window
             added = places(len(session.ids) + len(session.window.ahead), ahead, now)
             session.window.least = 1 if full else work.gather
-            session.guess(tokens, ahead.rows, parents=ahead.parents, full=full)
+            session.guess(tokens, ahead.rows, parents=ahead.parents, full=full, scored=ahead.scored)
             if known := self._branches.get(session.handle):
                 known.extended(added)
         elif not guess.tokens and not session.window.ahead:
@@ -352,9 +320,9 @@ class EdgeEngine:
         self.stats.branches += 1
         return True
 
-    def _timed(self, work: DraftWork, count: int, seconds: float) -> None:
+    def _timed(self, work: DraftWork, count: int, seconds: float, scored: int = 0) -> None:
         """A sample of the draft step, unless it is not known how much of it was reading."""
-        reading = max(0, work.behind - 1)
+        reading = max(0, work.behind - 1) + scored
         if self._prefill_rate is not None:
             seconds -= reading / self._prefill_rate
         elif reading > LITTLE:
@@ -392,6 +360,12 @@ class EdgeEngine:
             return session.window.current.number == work.epoch and text == work.ids
         before = len(work.ids) - 1
         return len(session.ids) <= len(work.ids) and text[:before] == work.ids[:before]
+
+    def _end_combined(self) -> None:
+        """Texts that are partly of the drafter end with it, as often as they are taken up again."""
+        for session in self.machine.sessions:
+            if session.may_guess and session.collaborates:
+                session.stop_riding()
 
 
 def _place(session: EdgeSession) -> tuple[int, int, int]:

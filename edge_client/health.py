@@ -31,6 +31,15 @@ class Health:
         how = "stopped" if self.failed is not None else "paused"
         return f"drafting {how}, the cloud goes on alone: {self.trouble}"
 
+    def check(self) -> None:
+        """Refuse what cannot do without it.
+
+        Raises:
+            BackendError: it is gone for good.
+        """
+        if self.failed is not None:
+            raise BackendError(f"the model at this edge has failed: {self.failed}")
+
     def worked(self) -> None:
         """It did what it was asked for."""
         self.away = None

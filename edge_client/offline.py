@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from outrider.edge_client.answer import Ahead
-from outrider.edge_client.engine import DraftWork, EdgeEngine, Idle, Prefill, Work
+from outrider.edge_client.engine import EdgeEngine
+from outrider.edge_client.work import DraftWork, Idle, Prefill, Work
 from outrider.protocol.edge import EdgeMachine, State
 from outrider.protocol.edge_session import EdgeSession
 from outrider.protocol.errors import BackendError

@@ -49,6 +49,7 @@ class Plan:
     ``frame`` 0 is plain cloud streaming: do not draft. Guesses are kept until ``gather`` of them
     can leave in one message, or no more will follow. ``branch``: guesses that may stand beside
     the chain in one place, in case it is refused there (:mod:`outrider.edge_client.branches`).
+    ``offers``: of a text of several models, what the cloud proposes is scored before guessing.
     """
 
     frame: int
@@ -56,6 +57,7 @@ class Plan:
     floor: float = 0.0
     gather: int = 1
     branch: int = 0
+    offers: bool = False
 
 
 class Policy(ABC):

@@ -15,6 +15,7 @@ from outrider.protocol.decoding.sampling import Rule
 from outrider.protocol.decoding.sparse import Budget, Threshold
 from outrider.protocol.edge_session import EdgeSession
 from outrider.protocol.link import LinkEstimator
+from outrider.protocol.origins import Origins
 from outrider.protocol.request import Request
 from outrider.protocol.row_code import row_bits
 from outrider.runtime.lm.drafter import Guess
@@ -40,6 +41,15 @@ RETRY, TRIAL = 64, 12
 """Tokens after which an edge that stopped tries again, and for how many."""
 
 PRIOR, PRIOR_WEIGHT = 0.7, 8.0
+
+MOST_PROPOSED = 8
+"""Proposals of the cloud's that a frame is expected to score at most."""
+
+TURNS_WEIGHT = 4.0
+"""Of the cloud's proposals so many are judged before it is decided whether to go on in turns."""
+
+READING = 0.25
+"""Time of a token that is scored along with others, in draft steps."""
 
 
 @dataclass(slots=True)
@@ -90,14 +100,16 @@ class Rows:
         sizes = [_bytes(len(row.ids), row.levels) for row in guess.rows]
         known.row += 0.125 * (sum(sizes) / len(sizes) - known.row)
 
-    def plan(self, seen: Observed, policy: Policy, *, must: bool = False) -> Plan | None:
+    def plan(self, seen: Observed, policy: Policy, origins: Origins | None = None) -> Plan | None:
         """How far to ride under the ratio rule; None: as the policy says, which never changes.
 
-        ``must``: the text is partly the edge's own, so it always rides.
+        ``origins``: the text is partly the edge's own, so it always rides; what became of the
+        cloud's proposals in it.
 
         The cloud cannot go on by itself while the edge rides, so riding has to pay: lockstep, or a
         pipeline in which a refusal costs a whole trip, or not at all.
         """
+        must = origins is not None
         if isinstance(policy, Steady):
             self.reason = policy.reason
             return Plan(1, 1) if must and not policy.plan(seen).frame else None
@@ -105,9 +117,10 @@ class Rows:
         if seen.emitted == 0:
             known.stopped_at = None
         costs = _Costs.of(seen, known.row)
-        if must and seen.objective != "cost":
-            plan = costs.together()
-            self.reason = f"models combined, {plan.frame} a frame, {plan.window} ahead"
+        if origins is not None and seen.objective != "cost":
+            plan = costs.together(origins)
+            how = "in turns with the cloud" if plan.offers else f"{plan.window} ahead"
+            self.reason = f"models combined, {how}"
             return plan
         plan, rate = costs.best(seen.objective)
         if must or rate > costs.alone():
@@ -175,18 +188,28 @@ class _Costs:
             return Plan(2, self._window()), self.pipeline()
         return Plan(top, top), rates[top]
 
-    def together(self) -> Plan:
-        """Where models are combined: one row at a time as plain collaborative decoding has it, or
-        one after the other without waiting, whichever is predicted to be quicker.
+    def together(self, origins: Origins) -> Plan:
+        """Where models are combined: one row at a time as plain collaborative decoding has it, in
+        turns with the cloud, or one after the other without waiting, whichever is predicted to be
+        quicker.
 
-        The target's row is made meanwhile, so a token takes a trip or a pass. Going on without
-        waiting spares it to those after a guess that was right; after a wrong one the drafter has
-        its step to end first, of which half is left on average. Longer frames would lose more.
+        The target's row is made meanwhile, so a token takes a trip or a pass. In turns the cloud
+        makes as many rows and proposals in that time as passes fit into it, and the edge's next
+        frame scores them: each spares a trip if it stands. Going on without waiting spares it to
+        those after a guess that was right; after a wrong one the drafter has its step to end first,
+        of which half is left on average. Longer frames would lose more.
         """
         each = max(self.step, self.row)
         waiting = max(self.target, each + self.row + self.rtt)
         refused = max(self.target, each + self.row + self.rtt + 0.5 * self.step)
         going_on = self.alpha * each + (1 - self.alpha) * refused
+        rows = min(MOST_PROPOSED, int(waiting / self.target))
+        a = (origins.right + PRIOR * TURNS_WEIGHT) / (origins.judged + TURNS_WEIGHT)
+        tokens = sum(a**i for i in range(rows))
+        turns = (waiting + (rows - 1) * (self.row + READING * self.step)) / max(1.0, tokens)
+        unknown = rows > 1 and origins.judged < TURNS_WEIGHT
+        if unknown or turns < min(going_on, waiting):
+            return Plan(1, 1, offers=True)
         return Plan(1, self._window()) if going_on < waiting else Plan(1, 1)
 
     def _window(self) -> int:

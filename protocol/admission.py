@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from outrider.protocol.errors import SessionError
@@ -66,12 +67,11 @@ def check_open(request: Open, length: int, config: CloudConfig) -> None:
             "characters in all are allowed",
             code="stops",
         )
-    if request.collaborators:
-        raise SessionError("collaborators is not supported by this cloud", code="unsupported")
     if request.tools and not config.tools:
         raise SessionError("this target's chat template has no place for tools", code="unsupported")
     _check_logprobs(request)
     _check_grammar(request, config)
+    _check_collaborators(request, config)
     for token, _ in request.sampling.logit_bias:
         if token >= config.vocabulary.size:
             raise SessionError(
@@ -109,6 +109,29 @@ def _check_grammar(request: Open, config: CloudConfig) -> None:
             "a form goes with neither a combination of models nor ignore_eos", code="grammar"
         )
     config.constrain(request.grammar)
+
+
+def _check_collaborators(request: Open, config: CloudConfig) -> None:
+    """The models that take part are here, and each has its weight."""
+    together = request.sampling.collaborate
+    weighed = tuple(name for name, _ in together.cloud) if together else ()
+    if request.collaborators != weighed:
+        raise SessionError(
+            f"collaborators {list(request.collaborators)} and weights of {list(weighed)}: the "
+            "models that take part must be those that have a weight",
+            code="collaborators",
+        )
+    if wrong := unknown(weighed, config.collaborators):
+        raise SessionError(wrong, code="collaborators")
+
+
+def unknown(asked: Sequence[str], hosted: Sequence[str]) -> str | None:
+    """What is said of the first model that a cloud is asked for and does not host."""
+    lacking = next((name for name in asked if name not in hosted), None)
+    if lacking is None:
+        return None
+    known = ", ".join(map(repr, hosted)) or "none"
+    return f"this cloud hosts no model {lacking!r} beside its target; it hosts: {known}"
 
 
 def _check_prompt(request: Open, length: int, config: CloudConfig) -> None:

@@ -69,6 +69,7 @@ class CloudConnection:
         self._same_template = False
         self._asked = 0
         self._turn = 0
+        self._ended = False
         self._deadline: float | None = now + HELLO_SECONDS
         self.heard_at = now
 
@@ -90,6 +91,7 @@ class CloudConnection:
         """The next bytes to send, if any: verdicts in turn, then control, then bulk."""
         if self.state is State.READY and (verdict := self._next_verdict(now)):
             return verdict
+        self._ended = False  # whoever was due a last word has it
         return self._outbox.next_control() or self._outbox.next_bulk()
 
     @property
@@ -99,8 +101,8 @@ class CloudConnection:
 
     @property
     def has_cold_messages(self) -> bool:
-        """Something other than verdicts waits to be sent, or the connection is over."""
-        return bool(self._outbox) or self.wants_close
+        """Something waits to be sent that no pass brings about, or the connection is over."""
+        return bool(self._outbox) or self._ended or self.wants_close
 
     def next_timeout(self) -> float | None:
         """When :meth:`handle_timeout` wants to be called."""
@@ -203,6 +205,7 @@ class CloudConnection:
                 objective=self.table.quota(self.owner).dearest(config.objective),
                 features=config.features,
                 pass_times=self.table.pass_times,
+                collaborators=config.collaborators,
             )
         )
 
@@ -231,6 +234,7 @@ class CloudConnection:
         except SessionError as error:
             session.window.void(session.window.last_epoch)
             self._refuse(frame.handle, session.answer, error)
+        self._ended |= session.ended is not None and not session.farewell_told
 
     def _open(self, request: m.Open, now: float) -> None:
         config = self.table.config

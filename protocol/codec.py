@@ -29,9 +29,9 @@ from outrider.protocol.row_code import put_rows, take_rows
 VERDICT = 0x40
 HANDLE = 0x01
 START, MORE, TREE, ROWS, FULL = 0x02, 0x04, 0x08, 0x10, 0x20  # of a draft
-NODE, IDS, ACK = 0x02, 0x04, 0x08  # of a verdict
+NODE, IDS, ACK, OFFER = 0x02, 0x04, 0x08, 0x10  # of a verdict
 _DRAFT_FLAGS = HANDLE | START | MORE | TREE | ROWS | FULL
-_VERDICT_FLAGS = VERDICT | HANDLE | NODE | IDS | ACK
+_VERDICT_FLAGS = VERDICT | HANDLE | NODE | IDS | ACK | OFFER
 
 COLD = 0x80
 COMPRESSED = 0x40
@@ -107,6 +107,8 @@ class Codec:
             raise LocalProtocolError("a draft needs one delta a node, or none for a chain")
         if draft.rows and (draft.deltas or len(draft.rows) != len(draft.tokens)):
             raise LocalProtocolError("rows belong to chains, one a token")
+        if draft.scored is not None and not draft.rows:
+            raise LocalProtocolError("only tokens with rows are proposals of the cloud")
         if draft.start and len(draft.start.digest) != m.HASH_BYTES:
             raise LocalProtocolError(f"a digest has {m.HASH_BYTES} bytes")
         out = Writer()
@@ -129,7 +131,7 @@ class Codec:
         for delta in draft.deltas:
             out.varint(delta)
         if draft.rows:
-            put_rows(out, draft.rows, draft.tokens, self.size)
+            put_rows(out, draft.rows, draft.tokens, self.size, draft.scored)
         else:
             out.ids(draft.tokens, self.bits)
         return bytes(out.data)
@@ -151,10 +153,11 @@ class Codec:
             raise DecodeError("a tree frame without nodes")
         deltas = tuple(frame.varint() for _ in range(count)) if flags & TREE else ()
         rows: tuple[SparseRow, ...] = ()
+        scored = None
         if flags & ROWS:
             if not count or flags & TREE:
                 raise DecodeError("rows belong to the nodes of a chain")
-            rows, tokens = take_rows(frame, count, self.size)
+            rows, tokens, scored = take_rows(frame, count, self.size)
         else:
             tokens = self._ids(frame, count)
         frame.end()
@@ -167,10 +170,12 @@ class Codec:
             rows=rows,
             more=bool(flags & MORE),
             full=bool(flags & FULL),
+            scored=scored,
         )
 
     def _encode_verdict(self, verdict: m.Verdict) -> bytes:
         self._check_ids(verdict.ids)
+        self._check_ids(verdict.offered)
         out = Writer()
         out.byte(
             VERDICT
@@ -178,6 +183,7 @@ class Codec:
             | (NODE if verdict.node is not None else 0)
             | (IDS if verdict.ids else 0)
             | (ACK if verdict.ack else 0)
+            | (OFFER if verdict.offered else 0)
         )
         if verdict.handle:
             out.varint(verdict.handle)
@@ -195,6 +201,10 @@ class Codec:
             out.byte(short_time(verdict.ack.queue))
             out.byte(short_time(verdict.ack.target))
             out.byte(round(255 * min(1.0, max(0.0, verdict.ack.load))))
+        if verdict.offered:
+            out.varint(verdict.offered_after)
+            out.varint(len(verdict.offered))
+            out.ids(verdict.offered, self.bits)
         return bytes(out.data)
 
     def _decode_verdict(self, data: bytes) -> m.Verdict:
@@ -220,10 +230,25 @@ class Codec:
                 target=long_time(frame.byte()),
                 load=frame.byte() / 255,
             )
+        after, offered = self._offered(frame) if flags & OFFER else (0, ())
         frame.end()
         return m.Verdict(
-            handle=handle, answer=answer, at=at, epoch=epoch, node=node, ids=ids, ack=ack
+            handle=handle,
+            answer=answer,
+            at=at,
+            epoch=epoch,
+            node=node,
+            ids=ids,
+            ack=ack,
+            offered_after=after,
+            offered=offered,
         )
+
+    def _offered(self, frame: Reader) -> tuple[int, tuple[int, ...]]:
+        after, count = frame.varint(MAX_FRAME_COUNT), frame.varint(MAX_FRAME_COUNT)
+        if not count:
+            raise DecodeError("a verdict that announces proposals and has none")
+        return after, self._ids(frame, count)
 
     # --- cold -------------------------------------------------------------------------------
 

@@ -33,6 +33,8 @@ from outrider.protocol.messages import (
     Opened,
     Verdict,
 )
+from outrider.protocol.offers import Offers
+from outrider.protocol.origins import Origins
 from outrider.protocol.packing import PrefixDigest
 from outrider.protocol.request import Request
 from outrider.protocol.sent import SentFrames
@@ -81,17 +83,18 @@ class EdgeSession:
         self.base = 0
         self.digests = PrefixDigest(self.ids)
         self.window = EdgeWindow(self.ids)
+        self.offers, self.origins, self.scores = Offers(self.ids), Origins(), False
         self.restores_left = MAX_RESTORES
         self._since_restore = 0
         self.max_frame_nodes = LEAST_FRAME_NODES
         self.max_in_flight = LEAST_IN_FLIGHT
         self.frames_sent = self.nodes_sent = self.nodes_accepted = self.cached = 0
+        self.bytes_up = self.bytes_down = 0
         self.right = self.judged = 0.0
         self.objective = "balanced"
-        self.bytes_up = self.bytes_down = 0
         self.logprobs: EdgeLogprobs | None = None
         self._closing = self._calling = self._full = False
-        self._rides = False
+        self._rides = self._closed = False
         self._sent = SentFrames()
 
     # --- the engine's side ------------------------------------------------------------------
@@ -116,6 +119,11 @@ class EdgeSession:
         """Guesses of the answer under way go with rows: the ratio rule, or models combined."""
         return self.request is not None and self.request.sampling.rowed
 
+    @property
+    def collaborates(self) -> bool:
+        """The text of the answer under way is partly of the models here."""
+        return self.request is not None and self.request.sampling.collaborate is not None
+
     def guess(
         self,
         tokens: Sequence[int],
@@ -123,11 +131,12 @@ class EdgeSession:
         *,
         parents: Sequence[int] = (),
         full: bool = False,
+        scored: int = 0,
     ) -> None:
         """Append guesses after the chain ahead; they leave when the link can take them.
 
-        ``rows``: under the ratio rule, what each was drawn from. ``parents``: they are a tree, see
-        :meth:`EdgeWindow.extend`. ``full``: no more will follow before a verdict.
+        ``rows``, ``parents``, ``scored``: as of :meth:`EdgeWindow.extend`. ``full``: no more will
+        follow before a verdict.
 
         Raises:
             LocalProtocolError: no answer to guess for, rows are missing, or a tree has some.
@@ -135,14 +144,16 @@ class EdgeSession:
         drawn = len(tokens) if self.ratio else 0
         if not self.may_guess or len(rows) != drawn or (parents and drawn):
             raise LocalProtocolError("a guess without an answer under way, or without its row")
-        self.window.extend(tokens, parents, rows)
+        self.window.extend(tokens, parents, rows, scored)
         self._full = full
         self._closing = False
 
     def stop_riding(self) -> None:
         """Tell the cloud, once, that no guesses will come until further notice."""
         self._calling, self.window.least = False, 1
-        self._closing = self._rides or self.window.sent < len(self.window.current.tokens)
+        unsent = self.window.sent < len(self.window.current.tokens)
+        # A text that is partly of the edge cannot go on, which the cloud must hear in any case.
+        self._closing = self._rides or unsent or (self.collaborates and not self._closed)
 
     def withdraw(self) -> None:
         """Drop the guesses ahead, sent or not, and begin a new epoch at the committed end."""
@@ -173,6 +184,8 @@ class EdgeSession:
         self.window.restart()
         self.phase, self.objective = Phase.OPENING, request.objective or "balanced"
         self.restores_left = MAX_RESTORES
+        self.offers.clear()
+        self.origins.clear()
         self.frames_sent = self.nodes_sent = self.nodes_accepted = self.cached = 0
         self.bytes_up = self.bytes_down = 0
         self.logprobs = None if request.logprobs is None else EdgeLogprobs()
@@ -180,7 +193,7 @@ class EdgeSession:
     def end(self) -> None:
         """The answer is over; its verified text stays for the next one."""
         self.phase = Phase.IDLE
-        self._closing = self._calling = self._rides = False
+        self._closing = self._calling = self._rides = self._closed = False
         self.window.restart()
 
     def lost(self) -> None:
@@ -189,7 +202,7 @@ class EdgeSession:
         self.phase = Phase.OPENING
         self.restores_left -= 1
         self._since_restore = 0
-        self._rides = self._closing = False
+        self._rides = self._closing = self._closed = False
         self.window.restart()
 
     def forget_template(self) -> None:
@@ -201,8 +214,9 @@ class EdgeSession:
 
     def unbind(self) -> None:
         """The connection is gone: nothing in flight counts."""
-        self.bound = self._rides = self._closing = self._calling = False
+        self.bound = self._rides = self._closing = self._calling = self._closed = False
         self._sent.clear()
+        self.offers.clear()
         self.window.void()
         if self.logprobs is not None:
             del self.logprobs[self.emitted :]  # told again with the tokens that follow
@@ -221,18 +235,7 @@ class EdgeSession:
             base=self.base,
             digest=self.digests.at(self.base),
             prompt_len=self.prompt_len,
-            ids=ids,
-            messages=None if ids else request.messages,
-            text=None if ids else request.text,
-            templated=request.templated and bool(ids),
-            sampling=request.sampling,
-            max_tokens=request.max_tokens,
-            stops=request.stops,
-            ignore_eos=request.ignore_eos,
-            objective=request.objective,
-            logprobs=request.logprobs,
-            grammar=request.grammar,
-            tools=None if ids else request.tools,
+            **request.asked(ids),
             epoch=self.window.last_announced,
         )
 
@@ -263,12 +266,13 @@ class EdgeSession:
         if not window.announced:
             base = window.current.base
             start = EpochStart(answer=self.answer & 0xFF, base=base, digest=self.digests.at(base))
+        scored = window.proposals(len(tokens), wanted=self.scores)
         window.announced = True
         window.sent += len(tokens)
         more = not self._closing or window.sent < len(window.current.tokens)
         self._closing = self._closing and more
         self._calling = False
-        self._rides = more
+        self._rides, self._closed = more, not more
         self.frames_sent += bool(tokens)
         self.nodes_sent += len(tokens)
         self._sent.add(now)
@@ -281,6 +285,7 @@ class EdgeSession:
             rows=rows,
             more=more,
             full=self._full and bool(tokens) and len(tokens) == unsent,
+            scored=scored,
         )
 
     def live(self, answer: int) -> bool:
@@ -327,13 +332,14 @@ class EdgeSession:
         length = len(self.ids)
         if verdict.at != length & 0xFFFF:
             raise RemoteProtocolError(f"verdict at {verdict.at}, the text ends at {length}")
-        own: list[int] = []
-        if verdict.node is not None:
-            own = self.window.resolve(verdict.epoch, verdict.node, length)
+        node = verdict.node
+        own = [] if node is None else self.window.resolve(verdict.epoch, node, length)
         if verdict.ack is not None:
             # An answer's first pass reads the prompt: its time says nothing of others.
             self._sent.acknowledged(verdict.ack, now, link, usual=self.emitted > 0)
         yield self._commit((*own, *verdict.ids), len(own), verdict.ack)
+        if verdict.offered:
+            self.offers.learn(verdict.offered_after, verdict.offered)
 
     def observed(self, message: Logprobs) -> None:
         """Log-probabilities of the next tokens; those of an answer that is over are dropped."""
@@ -352,10 +358,7 @@ class EdgeSession:
     # --- inside -----------------------------------------------------------------------------
 
     def _bind(self) -> int:
-        """The attach number of this connection's attempt: one more for every connection.
-
-        Frames are counted from here on, as they are where this is received.
-        """
+        """The attach number of this connection's attempt; frames are counted from here on."""
         self._sent.clear()
         if not self.bound:
             self.n += 1
@@ -371,11 +374,14 @@ class EdgeSession:
             self.logprobs.check(last)
         start, hits = len(self.ids), self.window.hits(tokens)
         node, matched = self.window.current.follow(self.window.tip, tokens)
+        judged_at, guesses = self.window.tip + 1, self.window.current
         refused = tuple(self.window.current.first(node)[0])
         alive = self.window.commit(tokens, own=self.ratio and accepted < len(tokens))
         self.nodes_accepted += accepted
         refused = () if alive else refused
         judged = matched + bool(refused)
+        if self.collaborates:
+            matched, judged = self.origins.note(guesses, judged_at, tokens, accepted)
         self.right = FORGETTING**judged * self.right + matched - hits
         self.judged = FORGETTING**judged * self.judged + judged
         self._since_restore += len(tokens)

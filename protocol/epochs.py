@@ -49,11 +49,17 @@ class EdgeWindow:
         return self.current.first(self.tip)[0]
 
     def extend(
-        self, tokens: Sequence[int], parents: Sequence[int] = (), rows: Sequence[SparseRow] = ()
+        self,
+        tokens: Sequence[int],
+        parents: Sequence[int] = (),
+        rows: Sequence[SparseRow] = (),
+        scored: int = 0,
     ) -> None:
         """Append a tree of guesses after the chain ahead: ``parents[i]`` is an earlier one or ROOT.
 
         Without parents they are a chain. A guess that stands there already is not made again.
+        ``rows``: under the ratio rule, what each was drawn from; of the first ``scored`` the cloud
+        made, what the edge thinks of them.
         """
         end = self.current.first(self.tip)[1]
         nodes: list[int] = []
@@ -64,6 +70,7 @@ class EdgeWindow:
                 known = self.current.append(token, len(self.current.tokens) - above)
             nodes.append(known)
         self.current.rows.extend(rows)
+        self.current.scored.update(nodes[:scored])
 
     def branch(self, ahead: int, tokens: Sequence[int]) -> None:
         """Other guesses for what comes after the first ``ahead`` of the chain ahead.
@@ -120,10 +127,24 @@ class EdgeWindow:
         tokens = tuple(current.tokens[start : start + max(0, room)])
         rows = tuple(current.rows[start : start + len(tokens)])
         alike = next((i for i, r in enumerate(rows) if r.levels != rows[0].levels), len(tokens))
+        alike = min(alike, self._proposals_first(start, len(tokens)))
         tokens, rows = tokens[:alike], rows[:alike]
         end = start + len(tokens)
         deltas = tuple(node - current.parents[node] for node in range(start, end))
         return tokens, deltas if any(delta != 1 for delta in deltas) else (), rows
+
+    def _proposals_first(self, start: int, count: int) -> int:
+        """Of so many nodes those that fit a frame, in which the cloud's proposals come first."""
+        scored = [node in self.current.scored for node in range(start, start + count)]
+        mixed = [i for i in range(1, count) if scored[i] and not scored[i - 1]]
+        return mixed[0] if mixed else count
+
+    def proposals(self, count: int, *, wanted: bool) -> int | None:
+        """How many of the first ``count`` unsent nodes are the cloud's proposals; None if there is
+        nothing to say of that: none are, and no more are ``wanted``."""
+        scored = self.current.scored
+        found = sum(node in scored for node in range(self.sent, self.sent + count))
+        return found if count and (found or wanted) else None
 
     def void(self) -> None:
         """A new connection: nothing in flight counts any more, older epochs cannot be named."""
@@ -235,8 +256,11 @@ class CloudWindow:
         tokens: Sequence[int],
         deltas: Sequence[int],
         rows: Sequence[SparseRow] = (),
+        scored: int = 0,
     ) -> None:
         """Nodes arrive. Those that contradict what was committed meanwhile are dead on arrival.
+
+        The first ``scored`` of them are proposals of this cloud.
 
         Raises:
             RemoteProtocolError: the epoch is not the announced one, or a node is malformed.
@@ -245,9 +269,11 @@ class CloudWindow:
             return  # an epoch that was voided: its late frames mean nothing
         if self.guesses.number & 0xFF != low:
             raise RemoteProtocolError(f"nodes for epoch {low}, which is not the current one")
+        first = len(self.guesses.tokens)
         for i, token in enumerate(tokens):
             self.guesses.append(token, deltas[i] if deltas else 1)
         self.guesses.rows.extend(rows)
+        self.guesses.scored.update(range(first, first + scored))
         self._advance()
 
     def committed_grew(self) -> None:
@@ -319,6 +345,13 @@ class CloudWindow:
         if not self.caught_up or self.guesses is None:
             return ()
         return tuple(islice(self.guesses.rows, self.tip + 1, self.tip + 1 + limit))
+
+    def chain_scored(self, limit: int) -> tuple[bool, ...]:
+        """Which of the guesses of :meth:`chain` are this cloud's own proposals."""
+        if self.guesses is None:
+            return ()
+        first = self.tip + 1
+        return tuple(n in self.guesses.scored for n in range(first, first + len(self.chain(limit))))
 
     def in_flight(self) -> int:
         """Nodes beyond the committed text, dead ones included: what the edge's window counts."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from outrider.protocol import messages as m
-from outrider.protocol.admission import MAX_STOP_CHARS, MAX_STOPS
+from outrider.protocol.admission import MAX_STOP_CHARS, MAX_STOPS, unknown
 from outrider.protocol.edge_session import EdgeSession, Phase
 from outrider.protocol.errors import SessionError
 from outrider.protocol.request import Request
@@ -48,11 +48,12 @@ def check_request(request: Request) -> None:
 def missing_feature(session: EdgeSession, welcome: m.Welcome | None) -> Misfit | None:
     """What an answer asks for and the cloud does not have."""
     known = welcome.features if welcome else m.FEATURES
-    if session.phase is Phase.IDLE or session.request is None:
+    request = session.request
+    if session.phase is Phase.IDLE or request is None:
         return None
-    missing = next((name for name in _needed(session.request) if name not in known), None)
+    missing = next((name for name in _needed(request) if name not in known), None)
     if missing is None:
-        return None
+        return _missing_model(request, welcome)
     return Misfit(
         "unsupported",
         f"this cloud does not offer {missing!r}: leave the option out, upgrade the cloud, or "
@@ -80,6 +81,14 @@ def can_render(request: Request | None, welcome: m.Welcome | None) -> bool:
     if request is None or not request.messages:
         return False
     return request.tools is None or m.TOOLS in known
+
+
+def _missing_model(request: Request, welcome: m.Welcome | None) -> Misfit | None:
+    """A model that is to take part beside the target and that the cloud does not host."""
+    if welcome is None:
+        return None
+    wrong = unknown(request.collaborators, welcome.collaborators)
+    return Misfit("collaborators", wrong) if wrong else None
 
 
 def too_large(size: int, limit: int) -> Misfit:

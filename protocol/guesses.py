@@ -19,7 +19,8 @@ class Guesses:
     ``parents[i]`` is a node sent before i, or ``ROOT``; ``tokens[i]`` stands at sequence index
     ``positions[i]``, the base being the index of the first guess. ``children`` maps a node to the
     nodes under it by token: a second equal guess under one parent is the peer's mistake. Under the
-    ratio rule ``rows[i]`` is what node i was drawn from; otherwise there are none.
+    ratio rule ``rows[i]`` is what node i was drawn from; otherwise there are none. The nodes that
+    are ``scored`` are the cloud's proposals, and their rows the edge's opinion of those.
     """
 
     number: int
@@ -29,6 +30,7 @@ class Guesses:
     positions: list[int] = field(default_factory=list)
     children: dict[int, dict[int, int]] = field(default_factory=dict)
     rows: list[SparseRow] = field(default_factory=list)
+    scored: set[int] = field(default_factory=set)
 
     def append(self, token: int, delta: int = 1) -> int:
         """Add a node whose parent was sent ``delta`` before it; the new node's number.

@@ -26,12 +26,14 @@ TREES = "trees"
 LOGPROBS = "logprobs"
 GRAMMAR = "grammar"
 TOOLS = "tools"
-FEATURES: tuple[str, ...] = (RATIO, COLLABORATE, TREES, LOGPROBS, GRAMMAR, TOOLS)
+OFFERS = "offers"
+FEATURES: tuple[str, ...] = (RATIO, COLLABORATE, TREES, LOGPROBS, GRAMMAR, TOOLS, OFFERS)
 """What this software can do beyond version 1: ``ratio``, draft frames with rows; ``collaborate``,
 text of a combination of the target and the edge's model; ``trees``, more than one branch of an
 epoch is judged (elsewhere the first-sent one is, which is exact too); ``logprobs``, the target's
 log-probabilities of committed tokens; ``grammar``, text held to a form; ``tools``, chats that the
-cloud renders may offer tools."""
+cloud renders may offer tools; ``offers``, the cloud proposes tokens of a text of several models,
+and the edge scores them."""
 
 HASH_BYTES = 4
 SESSION_BYTES = 8
@@ -79,6 +81,8 @@ class Draft(Message, frozen=True, kw_only=True):
     itself counts as node -1). ``more`` false: this edge stops riding until it sends another frame.
     ``full``: its window is full, nothing more comes before a verdict. No nodes but ``more``: it
     rides, guesses are being made. ``rows``: under the ratio rule what each token was drawn from.
+    ``scored``: so many of the first tokens are the cloud's proposals, with the edge's rows there;
+    None: it wants none.
     """
 
     handle: int = 0
@@ -89,6 +93,7 @@ class Draft(Message, frozen=True, kw_only=True):
     rows: tuple[SparseRow, ...] = ()
     more: bool = True
     full: bool = False
+    scored: int | None = None
 
 
 class Ack(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +117,8 @@ class Verdict(Message, frozen=True, kw_only=True):
 
     First those on the path to ``node`` of ``epoch`` (the edge's own guesses, from ``at`` on), if
     ``node`` is not None, then ``ids`` in full: recovered, bonus, or advanced by the cloud alone.
+    ``offered`` is what the cloud proposes behind them and behind ``offered_after`` earlier
+    proposals that stand there already.
     """
 
     handle: int = 0
@@ -121,6 +128,8 @@ class Verdict(Message, frozen=True, kw_only=True):
     node: int | None = None
     ids: tuple[int, ...] = ()
     ack: Ack | None = None
+    offered_after: int = 0
+    offered: tuple[int, ...] = ()
 
 
 # --- cold: the handshake --------------------------------------------------------------------
@@ -154,6 +163,7 @@ class Welcome(Message, frozen=True, kw_only=True):
     ``specials`` is sent only where the special tokens differ, so that the edge can tell which ids
     it must never draft; ``same_template`` false: the edge sends messages and the cloud renders.
     ``pass_times`` says what the target's passes take: tokens in a pass, seconds; the fewest first.
+    ``collaborators`` are further models that can take part in a text, by name.
     """
 
     version: Count
@@ -167,6 +177,7 @@ class Welcome(Message, frozen=True, kw_only=True):
     objective: str = "latency"
     features: tuple[str, ...] = ()
     pass_times: tuple[tuple[float, float], ...] = ()
+    collaborators: tuple[str, ...] = ()
 
 
 class Mismatch(Message, frozen=True, kw_only=True):
@@ -226,7 +237,8 @@ class Open(Message, frozen=True, kw_only=True):
 
     ``logprobs``: how many alternatives to tell with each token's log-probability; None: neither.
     ``grammar`` is the form that the text must have (``docs/wire.md``); ``tools`` go with messages.
-    Reserved from wire version 1: ``collaborators``.
+    ``collaborators`` are the cloud's models that take part beside the target: the names that
+    ``sampling`` has weights for. A cloud that knows of none refuses them.
     """
 
     handle: Handle

@@ -36,3 +36,27 @@ class Request:
     logprobs: int | None = None
     grammar: str | None = None
     tools: tuple[dict[str, Any], ...] | None = None
+
+    def asked(self, ids: tuple[int, ...]) -> dict[str, Any]:
+        """The fields of an open that say what is asked for, with ``ids`` where they are known."""
+        return {
+            "ids": ids,
+            "messages": None if ids else self.messages,
+            "text": None if ids else self.text,
+            "templated": self.templated and bool(ids),
+            "sampling": self.sampling,
+            "max_tokens": self.max_tokens,
+            "stops": self.stops,
+            "ignore_eos": self.ignore_eos,
+            "objective": self.objective,
+            "logprobs": self.logprobs,
+            "grammar": self.grammar,
+            "tools": None if ids else self.tools,
+            "collaborators": self.collaborators,
+        }
+
+    @property
+    def collaborators(self) -> tuple[str, ...]:
+        """The cloud's models that take part beside its target."""
+        together = self.sampling.collaborate
+        return tuple(name for name, _ in together.cloud) if together else ()

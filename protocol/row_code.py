@@ -17,7 +17,7 @@ from functools import lru_cache
 
 from outrider.protocol.decoding.row import MAX_KEEP, MAX_LEVELS, SparseRow
 from outrider.protocol.errors import DecodeError, LocalProtocolError
-from outrider.protocol.packing import Reader, Writer
+from outrider.protocol.packing import Reader, Writer, id_bits
 
 MAX_EXPONENT = MAX_LEVELS.bit_length() - 1
 
@@ -25,8 +25,20 @@ _comb = lru_cache(maxsize=1 << 15)(math.comb)
 _log_factorials = [math.lgamma(k + 1) for k in range(MAX_KEEP + 1)]
 
 
-def put_rows(out: Writer, rows: Sequence[SparseRow], tokens: Sequence[int], size: int) -> None:
+SCORED = 0x80
+"""In the byte of the exponent: the edge takes proposals, and so many of the tokens are some."""
+
+
+def put_rows(
+    out: Writer,
+    rows: Sequence[SparseRow],
+    tokens: Sequence[int],
+    size: int,
+    scored: int | None = None,
+) -> None:
     """Append rows, at least one, all of the same levels, and the token drawn from each.
+
+    The first ``scored`` tokens are not drawn from their rows, and stand as they are.
 
     Raises:
         LocalProtocolError: the rows do not fit the layout, or a token is not in its row.
@@ -38,15 +50,21 @@ def put_rows(out: Writer, rows: Sequence[SparseRow], tokens: Sequence[int], size
     if bad or any(row.levels != levels for row in rows):
         raise LocalProtocolError("rows of a frame share a power of two of levels and few ids")
     number = 0
-    for row, token in zip(reversed(rows), reversed(tokens), strict=True):
+    given = scored or 0
+    for i in range(len(rows) - 1, -1, -1):
+        row, token = rows[i], tokens[i]
         keep = len(row.ids)
-        if token not in row.ids or row.ids[-1] >= size:
+        if (i >= given and token not in row.ids) or row.ids[-1] >= size:
             raise LocalProtocolError(f"token {token} is not one of its row")
-        number = number * keep + row.ids.index(token)
+        if i >= given:
+            number = number * keep + row.ids.index(token)
         number = number * _comb(size, keep) + _rank(row.ids)
         number = number * _comb(levels - 1, keep - 1) + _share_rank(row.counts)
         number = number * most + keep - 1
-    out.byte(exponent)
+    out.byte(exponent if scored is None else exponent | SCORED)
+    if scored is not None:
+        out.varint(scored)
+        out.ids(tokens[:scored], id_bits(size))
     out.varint(most)
     data = number.to_bytes((number.bit_length() + 7) // 8, "little")
     out.varint(len(data))
@@ -55,13 +73,20 @@ def put_rows(out: Writer, rows: Sequence[SparseRow], tokens: Sequence[int], size
 
 def take_rows(
     frame: Reader, count: int, size: int
-) -> tuple[tuple[SparseRow, ...], tuple[int, ...]]:
-    """``count`` rows of a frame, and the token drawn from each.
+) -> tuple[tuple[SparseRow, ...], tuple[int, ...], int | None]:
+    """``count`` rows of a frame, the token of each, and how many of these were not drawn here.
 
     Raises:
         DecodeError: it is not what :func:`put_rows` writes.
     """
-    exponent = frame.byte()
+    exponent, scored = frame.byte(), None
+    given: tuple[int, ...] = ()
+    if exponent & SCORED:
+        exponent &= ~SCORED
+        scored = frame.varint(count)
+        given = frame.ids(scored, id_bits(size))
+        if given and max(given) >= size:
+            raise DecodeError(f"token id {max(given)}; the vocabulary has {size}")
     most = frame.varint(min(MAX_KEEP, size))
     if exponent > MAX_EXPONENT or not most:
         raise DecodeError(f"rows of {most} ids in 2**{exponent} levels")
@@ -72,20 +97,23 @@ def take_rows(
     number = int.from_bytes(data, "little")
     rows: list[SparseRow] = []
     tokens: list[int] = []
-    for _ in range(count):
+    for i in range(count):
         number, keep = divmod(number, most)
         keep += 1
         if keep > levels:
             raise DecodeError(f"a row of {keep} ids in {levels} levels")
         number, shares = divmod(number, _comb(levels - 1, keep - 1))
         number, rank = divmod(number, _comb(size, keep))
-        number, at = divmod(number, keep)
         ids = _members(rank, keep)
         rows.append(SparseRow(ids, _shares(shares, keep, levels)))
-        tokens.append(ids[at])
+        if i < len(given):
+            tokens.append(given[i])
+        else:
+            number, at = divmod(number, keep)
+            tokens.append(ids[at])
     if number:
         raise DecodeError("bits left after the last row")
-    return tuple(rows), tuple(tokens)
+    return tuple(rows), tuple(tokens), scored
 
 
 def row_bits(keep: int, levels: int, size: int) -> float:

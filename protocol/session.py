@@ -27,6 +27,7 @@ from outrider.protocol.messages import (
     Opened,
     Verdict,
 )
+from outrider.protocol.offers import MAX_OFFERED, Offers
 from outrider.protocol.packing import PrefixDigest
 
 Objective = Literal["latency", "balanced", "cost"]
@@ -62,6 +63,7 @@ class CloudSession:
     begun, so that a pass that outlives its answer can be told apart. ``reply_time`` is the smoothed
     time from a verdict to the edge's next frame, ``node_gap`` that between guesses of one epoch,
     ``queue_time`` and ``target_time`` are the engine's figures of the last pass, all in seconds.
+    ``scores``: the edge takes proposals of the cloud's, which ``offers`` keeps.
     ``passes`` counts those that decided something for the answer. ``admitted``: it is the answer's
     turn; ``uncharged``: ids read or answered that its key's account does not know of yet.
     ``logprobs`` are those of the answer's tokens, if it asked for them.
@@ -74,6 +76,8 @@ class CloudSession:
         self.ids: list[int] = []
         self.digests = PrefixDigest(self.ids)
         self.window = CloudWindow(self.ids)
+        self.offers = Offers(self.ids)
+        self.scores = False
         self.prompt_len = 0
         self.answer = 0
         self.request: Open | None = None
@@ -119,7 +123,8 @@ class CloudSession:
         self.frames = self.frames_told = 0
         self.frame_at = self.verdict_at = None
         self.told_log.clear()  # an outage is no measure of how fast the edge replies
-        self.farewell_told = self.riding = False
+        self.farewell_told = self.riding = self.scores = False
+        self.offers.clear()
 
     def open(self, request: Open, ids: Sequence[int], known: int, objective: Objective) -> Opened:
         """Begin or, for the same answer again, go on. ``ids`` follow the first ``base`` committed.
@@ -210,7 +215,13 @@ class CloudSession:
             )
         if frame.deltas and self.ratio:
             raise RemoteProtocolError("guesses are a chain under the ratio rule, never a tree")
-        self.window.append(frame.epoch, frame.tokens, frame.deltas, frame.rows)
+        if frame.scored is not None and not self.collaborates:
+            raise RemoteProtocolError("the cloud proposes in texts of several models only")
+        self.window.append(frame.epoch, frame.tokens, frame.deltas, frame.rows, frame.scored or 0)
+        if frame.tokens:
+            self.scores = frame.scored is not None
+            scored = self.window.chain_scored(MAX_OFFERED)
+            self.offers.check(self.window.chain(MAX_OFFERED), scored)
         guesses = self.window.guesses
         most = max_in_flight
         if guesses and len(guesses.tokens) > most and self.window.in_flight() > most:
@@ -341,6 +352,9 @@ class CloudSession:
         self.told = rest + len(ids)
         self.verdict_at = now
         self.told_log.append((self.told, now))
+        after, offered = 0, tuple[int, ...]()
+        if self.scores and self.told == len(self.ids) and not self.window.chain(1):
+            after, offered = self.offers.news()
         return Verdict(
             handle=self.handle,
             answer=self.answer & 0xFF,
@@ -349,6 +363,8 @@ class CloudSession:
             node=node,
             ids=ids,
             ack=self._ack(now, load),
+            offered_after=after,
+            offered=offered,
         )
 
     def _ack(self, now: float, load: float) -> Ack | None:

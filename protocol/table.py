@@ -24,6 +24,7 @@ class CloudConfig:
 
     ``capacity`` None: every answer is worked on at once. A connection on which nothing runs and
     nothing comes for ``idle_seconds`` is closed. ``trees``: the target judges more than chains.
+    ``collaborators``: further models that can take part in a text.
 
     ``render`` raises :class:`SessionError` for what it cannot honour; it must be quick, since the
     driver's loop waits for it. ``constrain`` raises it for a form that it cannot enforce; None:
@@ -38,6 +39,7 @@ class CloudConfig:
     agent: str
     render: Callable[[m.Open], tuple[int, ...]]
     objective: str = "latency"
+    collaborators: tuple[str, ...] = ()
     capacity: Capacity | None = None
     idle_seconds: float = 600.0
     trees: bool = False

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from outrider.edge_client.engine import DraftWork, EdgeEngine, Idle, Prefill
+from outrider.edge_client.engine import EdgeEngine
+from outrider.edge_client.work import DraftWork, Idle, Prefill
 from outrider.protocol.edge import EdgeMachine, State
 from outrider.protocol.edge_session import EdgeSession
 from outrider.protocol.errors import BackendError, HandshakeError
@@ -295,7 +296,8 @@ class SimEdge:
             return  # a group's rounds are not cut short
         step, made = self._costs.draft_step, len(task.result.tokens)
         # The last guess comes at the end, each before it a step earlier.
-        late = min(made - 1, int((task.due - self._agenda.now) / step + 1e-9)) if step else 0
+        spare = made - 1 - task.result.scored
+        late = min(spare, int((task.due - self._agenda.now) / step + 1e-9)) if step else 0
         if late > 0:
             kept = task.result.first(made - late)
             self._task = sooner = _Task(task.work, kept, task.due - late * step)
@@ -308,24 +310,16 @@ class SimEdge:
             if isinstance(work, Prefill):
                 self._drafter.prefill(work.ids, work.count)
                 return None, work.count * self._costs.draft_prefill
-            guess = self._drafter.draft(
-                work.ids,
-                work.prompt_len,
-                work.sampling,
-                work.count,
-                never=work.never,
-                floor=work.floor,
-                budget=work.budget,
-                standing=work.standing,
-            )
+            guess = work.run(self._drafter)
         except BackendError as error:
             return error, self._costs.draft_step
         # The first step evaluates the last id, whatever came before that costs extra. It has to be
         # done to find out that the drafter is too unsure to guess, too.
         if guess.seconds:
             return guess, guess.seconds
-        steps = max(1, guess.depth) * self._costs.draft_step
-        return guess, steps + max(0, fed - 1) * self._costs.draft_prefill
+        steps = max(1, guess.depth - guess.scored) * self._costs.draft_step
+        reading = max(0, fed - 1) + guess.scored
+        return guess, steps + reading * self._costs.draft_prefill
 
     def _worked(self, task: _Task) -> None:
         assert self._engine is not None

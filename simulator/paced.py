@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from outrider.cloud_server.targets.base import Decided, Row, Target
+from outrider.protocol.decoding.processors import F32
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.decoding.sparse import Budget
 from outrider.runtime.lm.base import CausalLM
 from outrider.runtime.lm.drafter import Drafter, Guess, Standing
+
+T = TypeVar("T")
 
 
 class PacedTarget(Target):
@@ -31,14 +35,21 @@ class PacedTarget(Target):
 
     def forward(self, rows: Sequence[Row]) -> list[Decided]:
         """The inner target's decisions, not earlier than ``step`` seconds from now."""
+        return self._paced(self.inner.forward, rows)
+
+    def logits(self, rows: Sequence[Row]) -> list[F32]:
+        """The inner target's logits, not earlier either."""
+        return self._paced(self.inner.logits, rows)
+
+    def _paced(self, work: Callable[[Sequence[Row]], T], rows: Sequence[Row]) -> T:
         started = time.perf_counter()
-        decided = self.inner.forward(rows)
+        result = work(rows)
         left = self.step - (time.perf_counter() - started)
         if left > 0:
             time.sleep(left)
         if self._report is not None:
             self._report(time.perf_counter() - started, rows)
-        return decided
+        return result
 
     def score(self, row: Row, candidates: Sequence[int]) -> list[tuple[float, float]]:
         """As the inner target, unpaced: audits are not timed."""

@@ -14,6 +14,7 @@ from outrider.protocol.decoding import trees
 from outrider.protocol.decoding.processors import F32
 from outrider.protocol.decoding.row import SparseRow
 from outrider.protocol.decoding.sampling import Sampling
+from outrider.protocol.errors import BackendError
 from outrider.protocol.logprobs import TokenLogprob
 
 
@@ -22,6 +23,7 @@ class TargetInfo:
     """Facts about a loaded target. ``usable`` ids are real tokens; rows may be wider (padding).
 
     ``leaves``: how many ends the tree of a row may have; 1: it judges chains only.
+    ``collaborators``: further models that can take part in a text, by name.
     """
 
     name: str
@@ -32,6 +34,7 @@ class TargetInfo:
     dtype: str
     device: str
     leaves: int = 1
+    collaborators: tuple[str, ...] = ()
 
 
 class Constraint(Protocol):
@@ -52,7 +55,8 @@ class Row:
     position's own past. Decisions are wanted for the last ``want`` positions: the choice made
     after ``ids[:len(ids) - want + 1]``, ..., after ``ids``. ``want`` 0 is prefill only.
     ``source``: the ids to keep are those of that slot, and are copied from there first. ``rows``:
-    under the ratio rule, what the first drafts of the chain were drawn from.
+    under the ratio rule, what the first drafts of the chain were drawn from; those ``scored`` are
+    the cloud's own proposals, with the edge's rows.
 
     ``parents``: the last ids are not a chain but a tree, one a node (``protocol/decoding/trees``);
     then ``want`` is one more, and decisions are wanted after the text and after every node.
@@ -72,6 +76,7 @@ class Row:
     parents: tuple[int, ...] = ()
     logprobs: int | None = None
     constraint: Constraint | None = None
+    scored: tuple[bool, ...] = ()
 
     @property
     def text(self) -> Sequence[int]:
@@ -104,8 +109,8 @@ class Decided:
     ``margins[i]`` is by how much that choice beat the runner-up in score (natural-log units, at
     temperature 0 plain logits; infinity if nothing else survived): small margins are near-ties.
     ``behind``: where models are combined and all drafts were right, the logits after the last of
-    them, float32 ``[usable]``, for which the edge's row has not come yet. ``logprobs[i]`` belongs
-    to ``ids[i]``, where the row asks for them.
+    them, float32 ``[usable]``, for which the edge's row has not come yet; of several models
+    ``[models, usable]``. ``logprobs[i]`` belongs to ``ids[i]``, where the row asks for them.
     """
 
     ids: tuple[int, ...]
@@ -132,6 +137,18 @@ class Target(ABC):
             BackendError: a row does not fit its slot or the backend failed; the caches of the
             rows are then unspecified, and the caller must feed them again from ``cut`` 0.
         """
+
+    def logits(self, rows: Sequence[Row]) -> list[F32]:
+        """As :meth:`forward`, but what the positions' logits are; of chains only.
+
+        Returns:
+            Of each row float32 ``[want, width]``, for texts that other models have a part in.
+
+        Raises:
+            BackendError: as :meth:`forward`, or this target gives no logits away.
+        """
+        del rows
+        raise BackendError(f"{self.info.name} does not give its logits away")
 
     @abstractmethod
     def score(self, row: Row, candidates: Sequence[int]) -> list[tuple[float, float]]:

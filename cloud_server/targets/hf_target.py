@@ -20,6 +20,7 @@ from outrider.cloud_server.targets.rows import (
     feeds,
     positions,
 )
+from outrider.protocol.decoding.processors import F32
 from outrider.protocol.decoding.rules import judge
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.errors import BackendError
@@ -104,6 +105,9 @@ class HfTarget(Target):
         Only of targets that take trees.
         """
         raise NotImplementedError
+
+    def logits(self, rows: Sequence[Row]) -> list[F32]:
+        return [z.float().cpu().numpy() for z in self._logits(rows)]
 
     def evaluate(self, rows: Sequence[Row]) -> None:
         """Feed rows and decide nothing: what a process that only helps does."""

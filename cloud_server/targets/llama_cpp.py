@@ -111,6 +111,9 @@ class LlamaTarget(Target):
             taken += forks
         return parts
 
+    def logits(self, rows: Sequence[Row]) -> list[Rows]:
+        return self._logits(rows)
+
     def score(self, row: Row, candidates: Sequence[int]) -> list[tuple[float, float]]:
         usable = self.info.usable
         logits = constrained(row, list(self._logits([row])[0]), usable)

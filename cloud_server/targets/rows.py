@@ -133,11 +133,21 @@ def observed(row: Row, made: Decided, logits: Sequence[F32], usable: int) -> Dec
 def _decided(row: Row, logits: Sequence[F32], usable: int) -> Decided:
     if row.sampling.collaborate is not None:
         made = decided(
-            combine.decide(logits, row.sampling, row.ids, row.prompt_len, usable, rows=row.rows)
+            combine.decide(
+                logits,
+                row.sampling,
+                row.ids,
+                row.prompt_len,
+                usable,
+                rows=row.rows,
+                scored=row.scored,
+            )
         )
         judged = len(row.rows)
         right = made.ids == tuple(row.ids[len(row.ids) - judged :])
-        return replace(made, behind=logits[judged][:usable].copy()) if right and logits else made
+        if not right or not logits:
+            return made
+        return replace(made, behind=logits[judged][..., :usable].copy())
     if row.rows:
         return decided(
             ratio.decide(logits, row.sampling, row.ids, row.prompt_len, usable, rows=row.rows)

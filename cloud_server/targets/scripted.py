@@ -94,6 +94,13 @@ class ScriptedTarget(Target):
             self.cached[row.slot] = list(row.kept(decided))
         return result
 
+    def logits(self, rows: Sequence[Row]) -> list[NDArray[np.float32]]:
+        self._feed(rows)
+        return [
+            np.array([self.row(ids) for ids in positions(row)], np.float32).reshape(row.want, -1)
+            for row in rows
+        ]
+
     def score(self, row: Row, candidates: Sequence[int]) -> list[tuple[float, float]]:
         self._feed([row])
         usable = self.info.usable

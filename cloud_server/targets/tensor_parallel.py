@@ -22,6 +22,7 @@ from typing import Any
 from outrider.cloud_server.targets import hf_load
 from outrider.cloud_server.targets.base import Decided, Row, Target
 from outrider.cloud_server.targets.hf_target import HfTarget
+from outrider.protocol.decoding.processors import F32
 from outrider.protocol.errors import BackendError
 
 PATIENCE = 600.0
@@ -87,6 +88,10 @@ class TensorParallelTarget(Target):
     def forward(self, rows: Sequence[Row]) -> list[Decided]:
         self._tell(rows)
         return self._inner.forward(rows)
+
+    def logits(self, rows: Sequence[Row]) -> list[F32]:
+        self._tell(rows)
+        return self._inner.logits(rows)
 
     def score(self, row: Row, candidates: Sequence[int]) -> list[tuple[float, float]]:
         self._tell([row])

@@ -19,6 +19,10 @@ MIN_TEMPERATURE = 1e-6
 """The least temperature above 0. Anything near it is greedy in all but name."""
 
 
+SLACK = 1e-9
+"""By how much weights may miss their sum for being floating-point numbers."""
+
+
 class Rule(enum.StrEnum):
     """How drafts are judged. See ``docs/architecture.md``, "The rules"."""
 
@@ -35,20 +39,54 @@ class Combination(enum.StrEnum):
 
 
 class Collaboration(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """Which combination, with which weight of the edge's model, and what a row of it keeps."""
+    """Which combination, with which weights, and what a row of the edge's keeps.
+
+    ``weight`` is that of the edge. Where it has several models, ``edge`` are the weights of each in
+    their order, and ``weight`` is their sum. ``cloud``: further models beside the target by name,
+    with their weights. In an ensemble the target has what is left to 1; otherwise weights are mu.
+    """
 
     kind: Combination
     weight: float
     keep: int = 16
     levels: int = 256
+    edge: tuple[float, ...] = ()
+    cloud: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
-        name = "ensemble" if self.kind is Combination.ENSEMBLE else "contrastive mu"
-        _check(f"{name} weight of the edge's model", self.weight, 0.0, 1.0)
+        ensemble = self.kind is Combination.ENSEMBLE
+        name = "ensemble" if ensemble else "contrastive mu"
+        for weight in self.edge or (self.weight,):
+            _check(f"{name} weight of the edge's model", weight, 0.0, 1.0)
+        for model, weight in self.cloud:
+            _check(f"{name} weight of the cloud's model {model!r}", weight, 0.0, 1.0)
+        if self.edge and not math.isclose(sum(self.edge), self.weight, abs_tol=SLACK):
+            raise SettingError(
+                f"the weights {self.edge} of the edge's models sum to {sum(self.edge):g}, and "
+                f"{self.weight:g} was said to be their sum"
+            )
+        if ensemble and self.target < 0:
+            raise SettingError(
+                f"the weights of an ensemble sum to 1, the target's included, and those of the "
+                f"other models to {self.weight + sum(w for _, w in self.cloud):g} already"
+            )
+        if len({model for model, _ in self.cloud}) != len(self.cloud):
+            raise SettingError("a model of the cloud takes part twice")
         _check("ids of a row (keep)", self.keep, 1, 64)
         _check("levels of a row", self.levels, 1, 4096)
         if self.levels & (self.levels - 1):
             raise SettingError(f"{self.levels} levels; it must be a power of two")
+
+    @property
+    def target(self) -> float:
+        """The target's weight in an ensemble; below 0 where the others leave nothing."""
+        left = 1.0 - self.weight - sum(weight for _, weight in self.cloud)
+        return max(0.0, left) if left > -SLACK else left
+
+    @property
+    def models(self) -> int:
+        """How many models sit at the edge."""
+        return len(self.edge) or 1
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, array_like=True):

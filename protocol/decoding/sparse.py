@@ -122,14 +122,22 @@ def spread(
         outside = max(0.0, total - float(e[listed].sum(dtype=np.float64)))
         kept, total = cut(listed, scores, sampling, outside)
         listed = listed[kept]
-    masses = e[listed].astype(np.float64) / total
+    return kept_of(listed, e[listed].astype(np.float64) / total, budget)
+
+
+def kept_of(listed: I64, masses: F64, budget: Budget) -> Spread:
+    """The row of a distribution of which ``listed`` ids have these ``masses``.
+
+    Raises:
+        BackendError: there is no id.
+    """
+    if not listed.size:
+        raise BackendError("the drafter has no token left to propose: every id is ruled out")
     strong = masses >= min(budget.floor, float(masses.max()))
     listed, masses = listed[strong], masses[strong]
     if listed.size > budget.keep:
         leading = top(masses, budget.keep)
         listed, masses = listed[leading], masses[leading]
-    if not listed.size:
-        raise BackendError("the drafter has no token left to propose: every id is ruled out")
     return Spread(quantize(listed, masses, budget.levels), max(0.0, 1.0 - float(masses.sum())))
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from outrider.protocol.decoding import trees
-from outrider.protocol.decoding.combine import proposal, row_sampling
+from outrider.protocol.decoding.combine import proposal
+from outrider.protocol.decoding.mixed import spread_all
 from outrider.protocol.decoding.row import SparseRow
 from outrider.protocol.decoding.rules import Proposal, propose
 from outrider.protocol.decoding.sampling import Rule, Sampling
@@ -32,6 +33,7 @@ class Guess:
     they took, where virtual time is kept. ``runners_up[i]`` (None: there is none) had a score that
     was ``leads[i]`` lower than that of token i, see
     :class:`outrider.protocol.decoding.rules.Proposal`; both are empty where not known.
+    The first ``scored`` tokens are not its own but the cloud's, with its rows for them.
     ``stopped``: there are so few of them because they were not wanted any more.
     """
 
@@ -44,6 +46,7 @@ class Guess:
     runners_up: tuple[int | None, ...] = ()
     leads: tuple[float, ...] = ()
     stopped: bool = False
+    scored: int = 0
 
     @property
     def depth(self) -> int:
@@ -86,6 +89,7 @@ class Guess:
                 rows=self.rows[len(text) :],
                 runners_up=self.runners_up[len(text) :],
                 leads=self.leads[len(text) :],
+                scored=max(0, self.scored - len(text)),
             )
         passed = trees.follow(self.tokens, self.parents, text)
         if len(passed) < len(text):
@@ -156,6 +160,28 @@ class DraftSource(Protocol):
         """Free the model."""
 
 
+@runtime_checkable
+class Collaborator(Protocol):
+    """A draft source whose rows are those of fixed models, so that a text can be partly theirs."""
+
+    models: int
+    """How many there are."""
+
+    def collaborate(
+        self,
+        ids: Sequence[int],
+        prompt_len: int,
+        sampling: Sampling,
+        count: int,
+        *,
+        budget: Budget,
+        given: Sequence[int] = (),
+        never: frozenset[int] = frozenset(),
+        stop: Callable[[], bool] = lambda: False,
+    ) -> Guess:
+        """Rows for ``given`` tokens after ``ids``, and up to ``count`` guesses with theirs."""
+
+
 class Drafter:
     """Guesses with one causal language model. One thread at a time may use it.
 
@@ -163,8 +189,11 @@ class Drafter:
     follows it.
     """
 
+    models = 1
+
     def __init__(self, lm: CausalLM, usable: int, eos: frozenset[int] = frozenset()) -> None:
         self.lm = lm
+        self._lms: tuple[CausalLM, ...] = (lm,)
         self.name = lm.name
         self.n_ctx = lm.n_ctx
         self.usable = min(usable, lm.row_width)
@@ -209,7 +238,7 @@ class Drafter:
         text = list(ids)
         found: list[Proposal] = []
         rows: list[SparseRow] = []
-        lost, made_with, stopped = 0.0, row_sampling(sampling), False
+        lost, stopped = 0.0, False
         row = follow(self.lm, text, rows=1)[-1]
         while True:
             if self.usable < row.shape[0]:
@@ -220,14 +249,13 @@ class Drafter:
                     break
             else:
                 kept = spread(
-                    row, made_with, text, prompt_len, self.usable, budget=budget, never=never
+                    row, sampling, text, prompt_len, self.usable, budget=budget, never=never
                 )
                 if kept.row.peak < floor:
                     break
                 lost += kept.dropped
                 rows.append(kept.row)
-                drawn = draw if sampling.rule is Rule.RATIO else proposal
-                guess = Proposal(drawn(kept.row, sampling, len(text)), kept.row.peak)
+                guess = Proposal(draw(kept.row, sampling, len(text)), kept.row.peak)
             found.append(guess)
             text.append(guess.id)
             if len(found) == count or guess.id in self._eos:
@@ -244,6 +272,59 @@ class Drafter:
 
     def forget(self, ids: Sequence[int]) -> None:
         """The cache keeps the text: the next answer may begin with it."""
+
+    def collaborate(
+        self,
+        ids: Sequence[int],
+        prompt_len: int,
+        sampling: Sampling,
+        count: int,
+        *,
+        budget: Budget,
+        given: Sequence[int] = (),
+        never: frozenset[int] = frozenset(),
+        stop: Callable[[], bool] = lambda: False,
+    ) -> Guess:
+        """What the models of this edge have to say of a text that is partly theirs.
+
+        First a row for each of the ``given`` tokens, which the cloud proposed after ``ids``, all in
+        one pass of each model; then up to ``count`` guesses of their own behind those, with rows.
+        An end token is the last.
+
+        Raises:
+            BackendError: a backend failed or a context is full.
+        """
+        text, rows, tokens = list(ids), list[SparseRow](), list[int]()
+        most, lost, stopped = len(given) + count, 0.0, False
+        found = [follow(lm, [*text, *given], rows=len(given) + 1) for lm in self._lms]
+        drawn = draw if sampling.rule is Rule.RATIO else proposal
+        while True:
+            at = len(tokens)
+            here = [np.ascontiguousarray(z[min(at, len(z) - 1), : self.usable]) for z in found]
+            kept = spread_all(
+                here, sampling, text, prompt_len, self.usable, budget=budget, never=never
+            )
+            token = given[at] if at < len(given) else drawn(kept.row, sampling, len(text))
+            rows.append(kept.row)
+            tokens.append(token)
+            text.append(token)
+            lost += kept.dropped
+            if len(tokens) == most or token in self._eos:
+                break
+            if at >= len(given):
+                if stopped := stop():
+                    break
+                found = [lm.feed([token]) for lm in self._lms]
+        confidences = tuple(row.peak for row in rows)
+        scored = min(len(given), len(tokens))
+        return Guess(
+            tuple(tokens),
+            confidences,
+            tuple(rows),
+            lost / len(rows),
+            stopped=stopped,
+            scored=scored,
+        )
 
     def close(self) -> None:
         """Free the model."""

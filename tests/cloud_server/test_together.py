@@ -86,7 +86,7 @@ def test_where_passes_are_dear_none_is_made_ahead(desk: Any) -> None:
 def test_a_row_is_of_no_use_elsewhere(desk: Any) -> None:
     desk = desk()
     session = begin(desk, "latency")
-    known = desk.engine._open_rows
+    known = desk.engine._leads
     assert known.of(session) is not None
     session.commit([1])
     assert known.of(session) is None  # the text went on

@@ -14,7 +14,9 @@ import pytest
 
 from outrider.cloud_server.driver import ServiceSettings, Verifier
 from outrider.cloud_server.replay import plain
+from outrider.cloud_server.targets.base import Target
 from outrider.cloud_server.targets.scripted import ScriptedTarget
+from outrider.cloud_server.targets.several import SeveralTargets
 from outrider.edge_client.answer import Ahead, Answer, Piece
 from outrider.edge_client.client import EdgeClient
 from outrider.edge_client.courier import Persistence
@@ -90,11 +92,11 @@ class Scene:
         return f"ws://127.0.0.1:{self.proxy.port}"
 
     def edge(self, wrong: int | None = 4, persistence: Persistence = PATIENT, **more) -> EdgeClient:
-        """An edge; ``wrong`` as of :class:`EchoLM`, None for no drafter."""
-        drafter = None
-        if wrong is not None:
+        """An edge; ``wrong`` as of :class:`EchoLM`, None for no drafter, or ``drafter`` itself."""
+        drafter = more.pop("drafter", None)
+        if wrong is not None and drafter is None:
             drafter = Drafter(EchoLM(script(self.tokenizer), wrong), self.tokenizer.size)
-        policy = Steady(Plan(2, 6))
+        policy = more.pop("policy", None) or Steady(Plan(2, 6))
         url = more.pop("url", None) or self.url
         return EdgeClient(url, self.tokenizer, drafter, policy, persistence=persistence, **more)
 
@@ -158,8 +160,12 @@ def scene(tokenizer: Tokenizer):
     """``async with scene() as world``."""
 
     @asynccontextmanager
-    async def make(link: Link = NEAR, step: float = PASS) -> AsyncIterator[Scene]:
+    async def make(
+        link: Link = NEAR, step: float = PASS, others: dict[str, Target] | None = None
+    ) -> AsyncIterator[Scene]:
         target = PacedTarget(script(tokenizer), step)
+        if others:
+            target = SeveralTargets(target, others)
         verifier = Verifier(target, tokenizer, ServiceSettings(port=0, drain_seconds=0.1))
         server = await verifier.start()
         world = Scene(tokenizer, verifier, server.port, Proxy(link, ("127.0.0.1", server.port)))
@@ -172,6 +178,18 @@ def scene(tokenizer: Tokenizer):
             await verifier.stop(drain=False)
 
     return make
+
+
+@pytest.fixture(name="script")
+def script_of():
+    """:func:`script`."""
+    return script
+
+
+@pytest.fixture
+def echo():
+    """:class:`EchoLM`."""
+    return EchoLM
 
 
 @pytest.fixture

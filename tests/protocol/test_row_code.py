@@ -22,9 +22,11 @@ def made(rng: random.Random, size: int, keep: int, levels: int) -> SparseRow:
     return SparseRow(ids, tuple(cuts[i + 1] - cuts[i] for i in range(keep)))
 
 
-def written(rows: list[SparseRow], tokens: list[int], size: int) -> bytes:
+def written(
+    rows: list[SparseRow], tokens: list[int], size: int, scored: int | None = None
+) -> bytes:
     out = Writer()
-    put_rows(out, rows, tokens, size)
+    put_rows(out, rows, tokens, size, scored)
     return bytes(out.data)
 
 
@@ -35,8 +37,10 @@ def test_round_trip(seed: int, size: int) -> None:
     widest = min(64, size, levels)
     rows = [made(rng, size, rng.randint(1, widest), levels) for _ in range(rng.randint(1, 9))]
     tokens = [rng.choice(row.ids) for row in rows]
-    frame = Reader(written(rows, tokens, size))
-    assert take_rows(frame, len(rows), size) == (tuple(rows), tuple(tokens))
+    scored = rng.choice([None, 0, len(rows) // 2, len(rows)])
+    tokens[: scored or 0] = [rng.randrange(size) for _ in range(scored or 0)]
+    frame = Reader(written(rows, tokens, size, scored))
+    assert take_rows(frame, len(rows), size) == (tuple(rows), tuple(tokens), scored)
     frame.end()
 
 
@@ -51,17 +55,19 @@ def test_length_is_the_entropy(keep: int, levels: int) -> None:
 def test_edges_of_the_ranks() -> None:
     low, high = SparseRow((0, 1, 2), (1, 1, 14)), SparseRow((V - 3, V - 2, V - 1), (14, 1, 1))
     for row in (low, high):
-        assert take_rows(Reader(written([row], [row.ids[2]], V)), 1, V) == ((row,), (row.ids[2],))
+        frame = Reader(written([row], [row.ids[2]], V))
+        assert take_rows(frame, 1, V) == ((row,), (row.ids[2],), None)
 
 
 @given(st.binary(max_size=60), st.integers(1, 4))
 def test_any_bytes(data: bytes, count: int) -> None:
     try:
-        rows, tokens = take_rows(Reader(data), count, V)
+        rows, tokens, scored = take_rows(Reader(data), count, V)
     except DecodeError:
         return
     assert all(sum(row.counts) == rows[0].levels and row.ids[-1] < V for row in rows)
-    assert all(token in row.ids for row, token in zip(rows, tokens, strict=True))
+    drawn = list(zip(rows, tokens, strict=True))[scored or 0 :]
+    assert all(token in row.ids for row, token in drawn)
 
 
 @pytest.mark.parametrize(

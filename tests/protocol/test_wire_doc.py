@@ -45,7 +45,10 @@ def test_nested_fields_are_listed() -> None:
 
 @pytest.mark.parametrize(
     ("title", "names"),
-    [("Draft", ("START", "MORE", "TREE", "ROWS", "FULL")), ("Verdict", ("NODE", "IDS", "ACK"))],
+    [
+        ("Draft", ("START", "MORE", "TREE", "ROWS", "FULL")),
+        ("Verdict", ("NODE", "IDS", "ACK", "OFFER")),
+    ],
 )
 def test_flags(title: str, names: tuple[str, ...]) -> None:
     said = {row[1]: int(row[0].strip("`"), 16) for row in rows(section(title)) if "`0x" in row[0]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import sys
+from collections import Counter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,6 +19,7 @@ from outrider.protocol.decoding.noise import gumbel
 from outrider.protocol.decoding.sampling import Collaboration, Combination, Sampling
 from outrider.protocol.decoding.sparse import Budget, spread
 from outrider.protocol.errors import BackendError
+from outrider.protocol.origins import Origins
 from outrider.simulator.settings import Trouble
 
 TOGETHER = [
@@ -25,6 +27,9 @@ TOGETHER = [
     Collaboration(kind=Combination.ENSEMBLE, weight=0.2),
     Collaboration(kind=Combination.CONTRASTIVE, weight=0.3, keep=3, levels=64),
 ]
+TURNS = Plan(1, 1, offers=True)
+"""The cloud proposes, the edge scores that and makes one guess behind it."""
+
 TROUBLES = tuple(Trouble(at=0.9 + 0.7 * i, kind="cut", notice=0.03) for i in range(12))
 
 
@@ -59,7 +64,7 @@ def plain(worlds: Any, tables: Any, together: Collaboration, last: int) -> list[
 
 @pytest.mark.parametrize("together", TOGETHER)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("plan", [Plan(2, 2), Plan(1, 4)])
+@pytest.mark.parametrize("plan", [Plan(2, 2), Plan(1, 4), TURNS])
 def test_the_ids_of_both_in_one_place(
     worlds: Any, together: Collaboration, temperature: float, plan: Plan
 ) -> None:
@@ -80,11 +85,32 @@ def test_the_ids_of_both_in_one_place(
         assert len(answer.tokens) == worlds.LENGTH
 
 
+@pytest.fixture
+def proposers(monkeypatch: pytest.MonkeyPatch) -> Counter[Any]:
+    """Who proposed how many tokens, of all answers, as the edge records it."""
+    found: Counter[Any] = Counter()
+    note = Origins.note
+
+    def counted(self: Origins, *args: Any) -> tuple[int, int]:
+        before = len(self.tokens)
+        result = note(self, *args)
+        found.update(origin.proposer for origin in self.tokens[before:])
+        return result
+
+    monkeypatch.setattr(Origins, "note", counted)
+    return found
+
+
+@pytest.mark.parametrize("plan", [Plan(2, 2), TURNS])
 @pytest.mark.parametrize("together", [TOGETHER[0], TOGETHER[2]])
-def test_the_law_of_both_under_the_ratio_rule(worlds: Any, together: Collaboration) -> None:
+def test_the_law_of_both_under_the_ratio_rule(
+    worlds: Any, proposers: Counter[Any], together: Collaboration, plan: Plan
+) -> None:
     tables = worlds.Tables()
     settings = Sampling(temperature=1.0, ratio=True, collaborate=together)
-    found = worlds.texts(worlds.world(400, tables, Plan(2, 2), sampling=settings))
+    found = worlds.texts(worlds.world(400, tables, plan, sampling=settings))
+    assert (proposers["cloud"] > 200) == plan.offers
+    assert proposers["edge"] > 200
     r = np.array([plain(worlds, tables, together, a) for a in range(worlds.V)])
     both = worlds.Tables()
     both.target_rows = np.log(np.maximum(r, 1e-12)).astype(np.float32)

@@ -16,7 +16,7 @@ import msgspec
 from outrider.protocol import messages as m
 from outrider.protocol.codec import Codec
 from outrider.protocol.decoding.row import SparseRow
-from outrider.protocol.decoding.sampling import Sampling
+from outrider.protocol.decoding.sampling import Collaboration, Combination, Sampling
 from outrider.protocol.fingerprint import Fingerprint
 from outrider.protocol.packing import TIME_UNIT, long_time
 
@@ -51,6 +51,13 @@ MESSAGES: dict[str, m.Message] = {
         tokens=(11, 151_935),
         rows=(SparseRow((11, 1879, 9707), (9, 1, 6)), SparseRow((151_935,), (16,))),
     ),
+    "draft, a proposal scored": m.Draft(
+        epoch=7,
+        tokens=(42, 11),
+        rows=(SparseRow((151_935,), (16,)), SparseRow((11, 1879, 9707), (9, 1, 6))),
+        full=True,
+        scored=1,
+    ),
     "draft, riding begins": m.Draft(epoch=6, start=m.EpochStart(answer=2, base=5, digest=DIGEST)),
     "draft, closing": m.Draft(epoch=6, more=False),
     "verdict, own guesses and a bonus": m.Verdict(answer=1, at=300, epoch=4, node=3, ids=(42,)),
@@ -68,6 +75,9 @@ MESSAGES: dict[str, m.Message] = {
             target=long_time(200),
             load=51 / 255,
         ),
+    ),
+    "verdict with proposals": m.Verdict(
+        answer=1, at=300, ids=(42,), offered_after=1, offered=(9707, 11)
     ),
     "hello": m.Hello(version=1, agent="outrider-edge", fingerprint=PRINT, max_message=4 << 20),
     "welcome": m.Welcome(
@@ -101,6 +111,16 @@ MESSAGES: dict[str, m.Message] = {
         same_template=True,
         pass_times=((1.0, 0.05), (2.5, 0.125)),
     ),
+    "welcome of several models": m.Welcome(
+        version=1,
+        agent="c",
+        model="m",
+        n_ctx=64,
+        eos=(),
+        limits=LIMITS,
+        same_template=True,
+        collaborators=("math",),
+    ),
     "mismatch": m.Mismatch(size=SIZE, segments=(bytes(8), bytes([255] * 8))),
     "segment asked": m.SegmentAsk(index=1),
     "segment": m.Segment(index=1, entries=(b"!", b"\xff", b"")),
@@ -126,6 +146,19 @@ MESSAGES: dict[str, m.Message] = {
     ),
     "open, ratio rule": m.Open(
         **OPEN, ids=(9707, 11, 1879), sampling=Sampling(temperature=1.0, seed=7, ratio=True)
+    ),
+    "open, five models": m.Open(
+        **OPEN,
+        ids=(9707, 11, 1879),
+        sampling=Sampling(
+            collaborate=Collaboration(
+                kind=Combination.ENSEMBLE,
+                weight=0.5,
+                edge=(0.25, 0.25),
+                cloud=(("math", 0.25), ("law", 0.125)),
+            )
+        ),
+        collaborators=("math", "law"),
     ),
     "opened": m.Opened(handle=0, answer=1, n=1, prompt_len=3, start=3, ids=(42,), cached=2),
     "attached": m.Attached(handle=0, answer=1, n=2, start=310, ids=(1, 2, 3)),
