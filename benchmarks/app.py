@@ -149,33 +149,70 @@ def sim(
 
 @app.command()
 def links(
+    *,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Sockets: two links and five strategies.")
+        bool, typer.Option("--quick", help="Sockets: two links and six strategies.")
     ] = False,
     plot: Annotated[
-        Path | None, typer.Option(help="Write a picture here (needs matplotlib: extra bench).")
+        Path | None,
+        typer.Option(
+            help="Write a picture here, and one of each sweep beside it (needs matplotlib: "
+            "extra bench)."
+        ),
     ] = None,
+    part: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this: virtual, prompts, sweeps, sockets or real. Repeatable."),
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write down here what is measured; what stands there is not measured again."
+        ),
+    ] = None,
+    minutes: Annotated[
+        float, typer.Option(min=0, help="Begin nothing new after so long; 0: no bound.")
+    ] = 0.0,
     workers: Annotated[int, typer.Option(min=0, help="Processes at a time; 0: as cores.")] = 0,
     json_output: Json = False,
 ) -> None:
     """Strategies side by side on every link: virtual time, and real sockets through a proxy.
 
-    All speeds are of paced models. Example: outrider bench links --quick --json
+    Speeds are of paced models but for the part real. Example: outrider bench links --quick --json
     """
+    from outrider.benchmarks.journal import Journal
+    from outrider.benchmarks.links import PARTS, show
     from outrider.benchmarks.links import links as run
-    from outrider.benchmarks.links import show
 
+    unknown = set(part or ()) - set(PARTS)
+    if unknown:
+        raise typer.BadParameter(f"{', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    if quick and part:
+        raise typer.BadParameter("--quick has one part only; leave --part or --quick out")
     notes = Console(stderr=True)
-    result = asyncio.run(run(notes.print, quick=quick, workers=workers))
+    journal, parts = Journal(resume), part or PARTS
+    result = asyncio.run(
+        run(
+            notes.print,
+            quick=quick,
+            workers=workers,
+            parts=parts,
+            journal=journal,
+            minutes=minutes,
+        )
+    )
     if plot is not None:
-        from outrider.benchmarks.plots import draw
+        from outrider.benchmarks.plots import draw_links
 
-        draw(result, plot)
+        draw_links(result, plot)
     if json_output:
         emit(result)
     else:
         show(result, Console())
-    if not result["summary"]["all_exact"]:
+    if left := result["unfinished"]:
+        again = f"again with --resume {resume}" if resume else "with --resume FILE, or for longer"
+        notes.print(f"{len(left)} pieces are left; run it {again}", markup=False)
+    if not all(r["exact"] for r in result["rows"]):
         raise typer.Exit(1)
 
 

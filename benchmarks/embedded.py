@@ -62,25 +62,34 @@ def default_backend() -> str:
 
 @contextlib.contextmanager
 def cloud(
-    step_ms: float = 0.0, backend: str | None = None, lookup: int | None = None
+    step_ms: float = 0.0,
+    backend: str | None = None,
+    lookup: int | None = None,
+    *,
+    model: Path | None = None,
+    own: Path | None = None,
+    own_step_ms: float = 0.0,
 ) -> Iterator[Cloud]:
-    """A verifier process with the embedded target, ended when the block is left.
+    """A verifier process with the embedded target or another, ended when the block is left.
 
     ``backend``: what runs the target; None: :func:`default_backend`.
 
-    ``lookup``: how many guesses it adds of its own; None: the default.
+    ``lookup``: how many guesses it adds of its own; None: the default. ``own``: a draft model
+    beside the target, paced to ``own_step_ms`` a token.
 
     Raises:
         BackendError: it did not start.
     """
     backend = backend or default_backend()
-    model = models() / "target"
-    if backend == "llama":
-        model = model / "target-f16.gguf"
+    if model is None:
+        model = models() / "target"
+        if backend == "llama":
+            model = model / "target-f16.gguf"
     command = [sys.executable, "-m", "outrider.benchmarks.paced_cloud"]
     command += ["--model", str(model), "--backend", backend]
     command += ["--step-ms", str(step_ms)]
     command += [] if lookup is None else ["--lookup", str(lookup)]
+    command += [] if own is None else ["--own", str(own), "--own-step-ms", str(own_step_ms)]
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,

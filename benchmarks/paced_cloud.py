@@ -1,9 +1,11 @@
 """A verifier process for benchmarks: one target, optionally paced, with a record of its passes.
 
-``python -m outrider.benchmarks.paced_cloud --model M --step-ms 25`` prints its URL on a line and
-serves until its standard input closes. To each line there it answers with one: the passes so far as
-a JSON list, of each its seconds and, for each row, the committed length and how many decisions were
-wanted. (Writing them out one by one would be part of the rounds that are measured.)
+``python -m outrider.benchmarks.paced_cloud --model M --step-ms 25`` times its passes as ``outrider
+cloud serve`` does, prints its URL on a line and serves until its standard input closes. To each
+line there it answers with one: the passes so far as a JSON list, of each its seconds and, for each
+row, the committed length and how many decisions were wanted. (Writing them out one by one would be
+part of the rounds that are measured.) ``--own`` names a draft model beside the target, paced to
+``--own-step-ms``.
 """
 
 from __future__ import annotations
@@ -21,11 +23,20 @@ from outrider.cloud_server.planner import EngineSettings
 from outrider.cloud_server.targets.base import Row
 from outrider.cloud_server.targets.factory import load_target
 from outrider.protocol.errors import OutriderError
+from outrider.runtime.lm.factory import load_lm
 from outrider.runtime.text.tokenizer import load_tokenizer
-from outrider.simulator.paced import PacedTarget
+from outrider.simulator.paced import PacedDrafter, PacedTarget
+
+REHEARSAL = 1.0
+"""Seconds for which the passes are timed at most before the first edge comes."""
+
+READING = 1e4
+"""Ids a second that a draft model beside the target reads."""
 
 
-async def serve(model: Path, backend: str, step: float, lookup: int) -> None:
+async def serve(
+    model: Path, backend: str, step: float, lookup: int, *, own: Path | None, own_step: float
+) -> None:
     """Serve on a free port of this machine until standard input ends."""
     target = load_target(str(model), backend=backend, threads=1)
     passes: list[tuple[float, Sequence[Row]]] = []
@@ -35,8 +46,15 @@ async def serve(model: Path, backend: str, step: float, lookup: int) -> None:
             print(json.dumps([_pass(*seen) for seen in passes]), flush=True)
 
     paced = PacedTarget(target, step, lambda seconds, rows: passes.append((seconds, rows)))
-    settings = ServiceSettings(port=0, engine=EngineSettings(lookup=lookup))
-    service = Verifier(paced, load_tokenizer(model), settings)
+    settings = ServiceSettings(port=0, rehearse=REHEARSAL, engine=EngineSettings(lookup=lookup))
+    beside = None
+    if own is not None:
+        tokenizer = load_tokenizer(own)
+        drafter = PacedDrafter(
+            load_lm(own).lm, tokenizer.size, tokenizer.eos, step=own_step, rate=READING
+        )
+        beside = drafter, tokenizer
+    service = Verifier(paced, load_tokenizer(model), settings, own=beside)
     server = await service.start()
     print(server.url, flush=True)
     await asyncio.to_thread(answer)
@@ -55,9 +73,14 @@ def main() -> None:
     parser.add_argument("--backend", default="auto")
     parser.add_argument("--step-ms", type=float, default=0.0)
     parser.add_argument("--lookup", type=int, default=EngineSettings().lookup)
+    parser.add_argument("--own", type=Path)
+    parser.add_argument("--own-step-ms", type=float, default=0.0)
     args = parser.parse_args()
+    step, own_step = args.step_ms / 1000, args.own_step_ms / 1000
     try:
-        asyncio.run(serve(args.model, args.backend, args.step_ms / 1000, args.lookup))
+        asyncio.run(
+            serve(args.model, args.backend, step, args.lookup, own=args.own, own_step=own_step)
+        )
     except OutriderError as error:
         sys.exit(f"error: {error}")
 

@@ -8,11 +8,34 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from outrider.benchmarks.sweeps import UNITS
 from outrider.protocol.errors import BackendError
 from outrider.runtime.extras import hint
 
-SHOWN = ("cloud", "cloud + n-gram", "lockstep", "co-located", "published", "streaming", "adaptive")
+SHOWN = (
+    "cloud",
+    "cloud + n-gram",
+    "lockstep",
+    "co-located",
+    "own",
+    "published",
+    "streaming",
+    "adaptive",
+)
 """Groups and strategies with a bar or a line each; of a group, its best row."""
+
+
+def draw_links(result: dict[str, Any], path: Path) -> None:
+    """The tables, and beside them one picture a sweep, named after it.
+
+    Raises:
+        BackendError: matplotlib is not installed.
+    """
+    draw(result, path)
+    for name, swept in result["sweeps"].items():
+        kind, _, machine = name.partition(", machine ")
+        beside = path.with_stem(f"{path.stem}-{kind}-{machine}")
+        draw_sweep(swept["rows"], UNITS[kind], beside)
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
@@ -25,6 +48,8 @@ def draw(result: dict[str, Any], path: Path) -> None:
     rows = result["rows"]
     keys = ("way", "machine", "record", "prompt")
     panels = list(dict.fromkeys(tuple(r[k] for k in keys) for r in rows))
+    if not panels:
+        return
     figure, axes = pyplot.subplots(
         len(panels), 1, figsize=(11, 3.2 * len(panels)), squeeze=False, layout="constrained"
     )
@@ -34,11 +59,12 @@ def draw(result: dict[str, Any], path: Path) -> None:
         links = list(dict.fromkeys(r["link"] for r in part))
         for i, name in enumerate(SHOWN):
             best = [_best(part, link, name) for link in links]
-            places = [x + (i - len(SHOWN) / 2) * 0.11 for x in range(len(links))]
-            axis.bar(places, best, 0.11, label=name)
+            places = [x + (i - len(SHOWN) / 2) * 0.1 for x in range(len(links))]
+            axis.bar(places, best, 0.1, label=name)
         axis.set_xticks(range(len(links)), links)
         axis.set_ylabel("tokens/s")
-        axis.set_title(f"{way}, machine {machine}, {record}, prompt: {prompt}, paced", fontsize=9)
+        paced = "paced" if part[0]["paced"] else "not paced"
+        axis.set_title(f"{way}, machine {machine}, {record}, prompt: {prompt}, {paced}", fontsize=9)
     axes[0, 0].legend(fontsize=7, ncols=4)
     figure.savefig(path)
     pyplot.close(figure)

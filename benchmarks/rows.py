@@ -32,7 +32,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a row is a row of. ``way``: ``virtual`` or ``socket``."""
+    """What a row is a row of. ``way``: ``virtual`` or ``socket``; ``paced``: models slowed down to
+    stated speeds."""
 
     way: str
     link: str
@@ -40,6 +41,7 @@ class Setting:
     strategy: Strategy
     record: str
     prompt: str
+    paced: bool = True
 
 
 def row(
@@ -60,7 +62,7 @@ def row(
         "drafters": strategy.drafters,
         "record": setting.record,
         "prompt": setting.prompt,
-        "paced": True,
+        "paced": setting.paced,
         "tokens": tokens,
         "tokens_per_second": rate(answers),
         "ttft_s": statistics.mean(x.times[0] - x.asked for x in answers),
@@ -109,11 +111,28 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         ),
         "latency_regression_max": max(c.latency_regression for c in cells),
         "gap_ratio_max": max(c.gap_ratio for c in cells),
+        **_own(cells),
         **_cost([c for c in cells if c.machine == "a" and c.link in FOUR]),
         "min_tokens": min(r["tokens"] for r in rows),
         "all_exact": all(r["exact"] for r in rows),
         "links_of_the_means": [c.link for c in six],
     }
+
+
+def _own(cells: Sequence[Cell]) -> dict[str, float]:
+    """A verifier with a drafter of its own: against co-located speculation, and p95 of a single gap
+    against plain cloud streaming, at worst."""
+    pairs = [(c, r) for c in cells for r in c.rows if r["group"] == "own"]
+    fair = [(c, r) for c, r in pairs if any(x["group"] == "co-located" for x in c.rows)]
+    found = {}
+    if pairs:
+        found["own_gap_ratio_max"] = max(c.gap(r) for c, r in pairs)
+    if fair:
+        found["own_over_co_located_min"] = min(
+            c.best("own")["tokens_per_second"] / c.best("co-located")["tokens_per_second"]
+            for c, _ in fair
+        )
+    return found
 
 
 def _cost(cells: Sequence[Cell]) -> dict[str, float]:
@@ -166,5 +185,9 @@ class Cell:
 
     @property
     def gap_ratio(self) -> float:
+        """Of the adaptive row; see :meth:`gap`."""
+        return self.gap(self.adaptive)
+
+    def gap(self, row: dict[str, Any]) -> float:
         """p95 of a single gap against that without drafts."""
-        return float(self.adaptive["gap_p95_s"] / self.cloud["gap_p95_s"])
+        return float(row["gap_p95_s"] / self.cloud["gap_p95_s"])

@@ -1,7 +1,7 @@
 """Strategies over real sockets: a verifier, a shaping proxy and an edge, each a process of its own.
 
-The embedded pair, *paced*: the target to a stated time a pass, the drafter to a stated time a token
-and a stated rate of reading. Exact means equal, id by id, to the target decoding alone, here.
+The embedded pair is *paced*: the target to a stated time a pass, the drafter to a stated time a
+token and a stated rate of reading. Exact means equal, id by id, to the target decoding alone, here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from outrider.benchmarks.embedded import DOMAINS, cloud, models, prompts
+from outrider.benchmarks.embedded import DOMAINS, Cloud, cloud, models, prompts
 from outrider.benchmarks.rows import Answer, Setting, row
 from outrider.benchmarks.strategies import Machine, Strategy
 from outrider.cloud_server.replay import plain
@@ -26,8 +26,9 @@ from outrider.edge_client.client import EdgeClient
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.errors import BackendError
 from outrider.protocol.request import Request
+from outrider.runtime.lm.drafter import Drafter
 from outrider.runtime.lm.factory import load_lm
-from outrider.runtime.text.tokenizer import load_tokenizer
+from outrider.runtime.text.tokenizer import Tokenizer, load_tokenizer
 from outrider.simulator.paced import PacedDrafter
 
 SEED = 20_251
@@ -89,58 +90,107 @@ def proxy(link: str, url: str) -> Iterator[str]:
         process.communicate()
 
 
-async def rows(
-    machine: Machine,
-    links: Sequence[str],
-    strategies: Sequence[Strategy],
-    load: Sequence[Asked],
-    say: Callable[[str], None],
-) -> list[dict[str, Any]]:
-    """All strategies on all links; verifiers with and without their own look-up run all along."""
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Models in their places, and what is asked of them.
+
+    ``cloud(strategy)`` starts a verifier for it; ``same(ask, ids)``: an answer is the target's.
+    """
+
+    machine: Machine
+    record: str
+    paced: bool
+    tokenizer: Tokenizer
+    drafter: Drafter
+    load: Sequence[Asked]
+    cloud: Callable[[Strategy], contextlib.AbstractContextManager[Cloud]]
+    same: Callable[[Asked, tuple[int, ...]], bool]
+
+    @property
+    def prompt(self) -> str:
+        """The prompts, in words."""
+        lengths = [len(each.prompt) for each in self.load]
+        return f"{min(lengths)} to {max(lengths)} ids"
+
+
+@contextlib.contextmanager
+def embedded_pair(machine: Machine, load: Sequence[Asked]) -> Iterator[Pair]:
+    """The embedded pair, slowed down to a machine's speeds."""
     tokenizer = load_tokenizer(models() / "drafter")
-    lm = load_lm(models() / "drafter").lm
     drafter = PacedDrafter(
-        lm,
+        load_lm(models() / "drafter").lm,
         tokenizer.size,
         tokenizer.eos,
         step=machine.draft_step,
         rate=machine.prefill_rate,
     )
-    found = []
-    step = machine.target_pass * 1e3
-    record = "embedded pair, T=0 and T=1 in turn"
-    lengths = [len(each.prompt) for each in load]
-    prompt = f"{min(lengths)} to {max(lengths)} ids"
-    lookups = sorted({strategy.lookup for strategy in strategies})
+
+    def start(strategy: Strategy) -> contextlib.AbstractContextManager[Cloud]:
+        own = models() / "drafter" if strategy.own_drafter else None
+        return cloud(
+            machine.target_pass * 1e3,
+            lookup=strategy.lookup,
+            own=own,
+            own_step_ms=machine.cloud_step * 1e3,
+        )
+
     try:
-        with contextlib.ExitStack() as stack:
-            clouds = {n: stack.enter_context(cloud(step, lookup=n)) for n in lookups}
-            for link in links:
-                for strategy in strategies:
-                    with proxy(link, clouds[strategy.lookup].url) as url:
-                        chosen = drafter if strategy.drafts else None
-                        async with EdgeClient(url, tokenizer, chosen, strategy.policy()) as edge:
-                            answers, probes = await _answers(edge, strategy, load)
-                    setting = Setting("socket", link, machine, strategy, record, prompt)
-                    found.append(row(setting, answers, probes))
-                    say(f"sockets, {link}, {strategy.name}: {found[-1]['tokens_per_second']:.1f}")
+        yield Pair(
+            machine,
+            "embedded pair, T=0 and T=1 in turn",
+            True,
+            tokenizer,
+            drafter,
+            load,
+            start,
+            lambda ask, ids: ids == ask.expected[: len(ids)],
+        )
     finally:
         drafter.close()
+
+
+async def rows(
+    pair: Pair, links: Sequence[str], strategies: Sequence[Strategy], say: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """All strategies on all links; the verifiers that they need run all along."""
+    found = []
+    clouds: dict[tuple[int, bool], Cloud] = {}
+    with contextlib.ExitStack() as stack:
+        for link in links:
+            for strategy in strategies:
+                kind = strategy.lookup, strategy.own_drafter
+                if kind not in clouds:
+                    clouds[kind] = stack.enter_context(pair.cloud(strategy))
+                with proxy(link, clouds[kind].url) as url:
+                    drafter = pair.drafter if strategy.drafts else None
+                    policy = strategy.policy()
+                    async with EdgeClient(url, pair.tokenizer, drafter, policy) as edge:
+                        answers, probes = await _answers(edge, strategy, pair)
+                setting = Setting(
+                    "socket", link, pair.machine, strategy, pair.record, pair.prompt, pair.paced
+                )
+                found.append(row(setting, answers, probes))
+                say(f"sockets, {link}, {strategy.name}: {found[-1]['tokens_per_second']:.1f}")
     return found
 
 
 async def _answers(
-    edge: EdgeClient, strategy: Strategy, load: Sequence[Asked]
+    edge: EdgeClient, strategy: Strategy, pair: Pair
 ) -> tuple[list[Answer], list[Answer]]:
     """The warm-up, then the counted answers and the probes, a session each."""
-    await _answer(edge, strategy, load[-1], WARM_UP)
-    whole = [await _answer(edge, strategy, each, len(each.expected)) for each in load]
+    load = pair.load
+    await _answer(edge, strategy, pair, load[-1], WARM_UP)
+    whole = [await _answer(edge, strategy, pair, each, len(each.expected)) for each in load]
     rounds = (PROBES + len(load) - 1) // len(load)
-    short = [await _answer(edge, strategy, each, PROBE) for _ in range(rounds) for each in load]
+    short = [
+        await _answer(edge, strategy, pair, each, PROBE) for _ in range(rounds) for each in load
+    ]
     return whole, short
 
 
-async def _answer(edge: EdgeClient, strategy: Strategy, ask: Asked, tokens: int) -> Answer:
+async def _answer(
+    edge: EdgeClient, strategy: Strategy, pair: Pair, ask: Asked, tokens: int
+) -> Answer:
     request = Request(
         ids=ask.prompt,
         max_tokens=tokens,
@@ -160,4 +210,5 @@ async def _answer(edge: EdgeClient, strategy: Strategy, ask: Asked, tokens: int)
         elif isinstance(piece, WholeAnswer):
             passes, up, down = piece.passes or 0, piece.bytes_up, piece.bytes_down
     edge.machine.close(session)
-    return Answer(began, tuple(times), passes, up, down, tuple(ids) == ask.expected[:tokens])
+    whole = len(ids) == tokens and pair.same(ask, tuple(ids))
+    return Answer(began, tuple(times), passes, up, down, whole)

@@ -54,8 +54,8 @@ class Strategy:
     """``plan`` None: the edge has no drafter; ``adaptive``: the plan is chosen while it runs.
 
     ``group`` is what it is compared as: ``cloud``, ``lockstep``, ``published``, ``streaming``,
-    ``adaptive`` or ``co-located``, whose drafter is beside the target and whose user is behind the
-    link.
+    ``adaptive``; or, with a drafter beside the target, ``co-located``, whose user is behind the
+    link, and ``own``, our verifier that has one (``own_drafter``).
     """
 
     name: str
@@ -64,11 +64,8 @@ class Strategy:
     objective: Objective = "latency"
     lookup: int = 0
     deviation: str = ""
-
-    @property
-    def adaptive(self) -> bool:
-        """Our own policy chooses."""
-        return self.group == "adaptive"
+    adaptive: bool = False
+    own_drafter: bool = False
 
     @property
     def drafts(self) -> bool:
@@ -84,6 +81,8 @@ class Strategy:
     def drafters(self) -> str:
         """Who guesses, edge first."""
         cloud = "n-gram" if self.lookup else "none"
+        if self.own_drafter:
+            cloud = "model and n-gram"
         if self.group == "co-located":
             return "edge: none, cloud: model"
         return f"edge: {'model' if self.drafts else 'none'}, cloud: {cloud}"
@@ -154,7 +153,9 @@ BRANCH_CACHE = Strategy(
     LOOKUP,
     deviation="Guesses for refusals are kept at the cloud, where no trip has to be made for them.",
 )
-ADAPTIVE = Strategy("adaptive", "adaptive", None, "latency", LOOKUP)
+ADAPTIVE = Strategy("adaptive", "adaptive", None, "latency", LOOKUP, adaptive=True)
+OWN = Strategy("cloud + own drafter", "own", None, "latency", LOOKUP, own_drafter=True)
+BOTH = replace(OWN, name="adaptive + own drafter", adaptive=True)
 
 
 def table(machine: Machine) -> list[Strategy]:
@@ -168,6 +169,8 @@ def table(machine: Machine) -> list[Strategy]:
         PICOSPEC,
         STREAMING,
         BRANCH_CACHE,
+        OWN,
+        BOTH,
         ADAPTIVE,
         replace(ADAPTIVE, name="adaptive (balanced)", objective="balanced"),
         replace(ADAPTIVE, name="adaptive (cost)", objective="cost"),

@@ -1,6 +1,6 @@
 """Sweeps in virtual time: over the round trip and over the uplink's rate, and where things cross.
 
-Class (a) on plain links: constant delay, no jitter, no loss. A break-even is where the rate of our
+Plain links: constant delay, no jitter, no loss. A break-even is where the rate of our
 streaming crosses that of another strategy, on a line between the two values around it.
 """
 
@@ -20,16 +20,24 @@ RATES = (10, 16, 24, 40, 64, 100, 160, 256, 400, 640, 1000, 2500, 10_000)
 """Kilobits a second up, at :data:`outrider.benchmarks.table.SWEEP_RTT`."""
 
 AGAINST = ("cloud", "lockstep", "co-located")
+"""What streaming is held against; both plain cloud streaming and that with the look-up are cloud.
+"""
 
 
-def sweeps(record: str, say: Say, workers: int = 0) -> dict[str, Any]:
-    """Both sweeps: rows with the swept ``value``, and break-even points."""
-    found: dict[str, Any] = {}
-    for name, values in (("rtt", ROUND_TRIPS), ("up", RATES)):
-        places = [Place("a", f"{name} {value}", record, Load()) for value in values]
-        part = [{**r, "value": float(r["link"].split()[1])} for r in rows(places, say, workers)]
-        found[name] = {"rows": part, "break_even": break_even(part)}
-    return found
+MACHINES_SWEPT = ("a", "c")
+"""Class (b) never drafts, on no link."""
+
+UNITS = {"rtt": "round trip, ms", "up": "uplink, kbit/s"}
+VALUES: dict[str, Sequence[float]] = {"rtt": ROUND_TRIPS, "up": RATES}
+SWEEPS = [f"{kind}, machine {machine}" for kind in VALUES for machine in MACHINES_SWEPT]
+"""By these names."""
+
+
+def sweep(name: str, record: str, say: Say, workers: int = 0) -> list[dict[str, Any]]:
+    """The rows of one sweep, each with the swept ``value``."""
+    kind, _, machine = name.partition(", machine ")
+    places = [Place(machine, f"{kind} {value}", record, Load()) for value in VALUES[kind]]
+    return [{**r, "value": float(r["link"].split()[1])} for r in rows(places, say, workers)]
 
 
 def break_even(part: Sequence[dict[str, Any]]) -> dict[str, float | None]:

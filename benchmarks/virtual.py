@@ -42,6 +42,9 @@ SPACING = 97.0
 """Seconds from one question to the next, whenever the answer ended: all meet the same weather."""
 
 N_CTX = 8192
+NEAR_PREFILL = 1e4
+"""Ids a second that a drafter beside the target reads."""
+
 NEAR = Link(name="beside", up=Direction(), down=Direction())
 """Between two programs of one machine."""
 
@@ -112,7 +115,7 @@ def run(
     """
     here = strategy.group == "co-located"
     if here:
-        machine = replace(machine, draft_step=machine.cloud_step, prefill_rate=1e4)
+        machine = replace(machine, draft_step=machine.cloud_step, prefill_rate=NEAR_PREFILL)
     users = _users(strategy, record, load)
     settings = _world(strategy, machine, NEAR if here else link, users)
     settings = replace(settings, seed=seed, vocabulary=vocabulary)
@@ -162,7 +165,10 @@ def _world(
             target_token=machine.target_token,
             draft_step=machine.draft_step,
             draft_prefill=1 / machine.prefill_rate,
+            own_step=machine.cloud_step,
+            own_prefill=1 / NEAR_PREFILL,
         ),
+        own=DrafterSettings(n_ctx=N_CTX) if strategy.own_drafter else None,
         engine=replace(PATIENT if strategy.patient else EngineSettings(), lookup=strategy.lookup),
         rehearsed=SIZES,
         limits=ROOMY,
