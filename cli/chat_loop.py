@@ -209,6 +209,9 @@ class Chat:
         degraded = self.outcomes[-1].answer.degraded if self.outcomes else None
         if degraded:
             return f"plain cloud streaming: the drafter failed: {degraded}"
+        why, last = self.reason(), self.outcomes[-1].answer if self.outcomes else None
+        if why and last is not None and not last.drafted:
+            return f"plain cloud streaming with {self.edge.drafter_name} at hand: {why}"
         return self.edge.mode
 
     def reason(self) -> str | None:

@@ -34,9 +34,10 @@ def _facts(chat: Chat) -> dict[str, str]:
     client = chat.link.client
     rtt = client.machine.link.srtt
     round_trip = "not measured yet" if rtt is None else f"{rtt * 1e3:.1f} ms"
+    mode, why = chat.mode(), chat.reason() or ""
     facts = {
-        "mode": chat.mode(),
-        "why": chat.reason() or "",
+        "mode": mode,
+        "why": "" if why in mode else why,
         "target": f"{client.welcome.model} at {client.url}",
         "link": f"round trip {round_trip}; reconnects: {client.courier.reconnects}",
         "context": f"{len(chat.session.ids)} of {client.welcome.n_ctx} tokens",

@@ -68,7 +68,6 @@ def serve(
         str | None,
         typer.Option(
             "--api-key",
-            "--endpoint-key",
             metavar="KEY",
             show_default=False,
             rich_help_panel=listening.ADDRESS,
@@ -79,7 +78,6 @@ def serve(
         Path | None,
         typer.Option(
             "--api-key-file",
-            "--endpoint-key-file",
             metavar="FILE",
             rich_help_panel=listening.ADDRESS,
             help="Keys that apps may show, one a line: KEY or NAME:KEY.",
