@@ -2,20 +2,26 @@
 # Outrider's edge on a small board: Raspberry Pi 4 and 5, Jetson Orin. Run it from anywhere as the
 # user who will use it; nothing is changed outside that user's home.
 #
-#   install.sh [--drafter onnx|llama|none] [--dry-run]
+#   install.sh [--drafter onnx|llama|none] [--cloud URL [--api-key-file FILE]] [--dry-run]
 #
 #   onnx    wheels alone, nothing is compiled (default)
 #   llama   llama.cpp is compiled for this board, on a Jetson with CUDA
 #   none    no drafter here: plain cloud streaming
+#
+# With --cloud, an address or the line of an invitation, the board is set up and started as well.
 set -eu
 
 drafter=onnx
+cloud=
+key=
 dry=
 while [ $# -gt 0 ]; do
     case "$1" in
     --drafter) shift; drafter=${1:-} ;;
+    --cloud) shift; cloud=${1:-} ;;
+    --api-key-file) shift; key=${1:-} ;;
     --dry-run) dry=1 ;;
-    -h|--help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h|--help) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "$1: not known; see --help" >&2; exit 2 ;;
     esac
     shift
@@ -27,8 +33,7 @@ esac
 
 here=$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd)
 home=${XDG_DATA_HOME:-$HOME/.local/share}/outrider
-units=${XDG_CONFIG_HOME:-$HOME/.config}/systemd/user
-settings=${XDG_CONFIG_HOME:-$HOME/.config}/outrider
+settings=${XDG_CONFIG_HOME:-$HOME/.config}/outrider/config.toml
 tree=${OUTRIDER_DEVICE_TREE:-/proc/device-tree/model}
 meminfo=${OUTRIDER_MEMINFO:-/proc/meminfo}
 
@@ -92,17 +97,21 @@ llama)
     ;;
 esac
 
-run mkdir -p "$units" "$settings"
-run cp "$here/examples/boards/outrider.service" "$units/outrider.service"
-if [ -e "$settings/config.toml" ]; then
-    echo "$settings/config.toml is kept as it is"
-else
-    run cp "$here/examples/boards/config.toml" "$settings/config.toml"
+outrider=$home/venv/bin/outrider
+if [ -z "$cloud" ]; then
+    echo
+    echo "Next: $outrider init               # asks for the cloud, measures the way there"
+    echo "      $outrider service install    # runs it from now on"
+    exit 0
 fi
-cat <<END
-
-Next: write the cloud's address and key into $settings/config.toml, then
-    $home/venv/bin/outrider doctor
-    systemctl --user enable --now outrider
-    loginctl enable-linger    # so that it runs while nobody is logged in
-END
+if [ -e "$settings" ]; then
+    echo "$settings is kept as it is"
+else
+    run "$outrider" init --cloud "$cloud" ${key:+--api-key-file "$key"} --yes
+    if [ "$drafter" = none ] && [ -z "$dry" ]; then
+        printf 'draft = "off"\n%s\n' "$(cat "$settings")" >"$settings.new"
+        chmod 600 "$settings.new"
+        mv "$settings.new" "$settings"
+    fi
+fi
+run "$outrider" service install

@@ -82,38 +82,47 @@ def test_shellcheck() -> None:
     assert done.stdout == ""
 
 
-def test_the_unit(tmp_path) -> None:
-    if not shutil.which("systemd-analyze"):
-        pytest.skip("systemd-analyze is not installed")
-    program = tmp_path / ".local/share/outrider/venv/bin/outrider"
-    program.parent.mkdir(parents=True)
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
-    unit = tmp_path / "outrider.service"
-    unit.write_text((FOLDER / "outrider.service").read_text().replace("%h", str(tmp_path)))
-    done = subprocess.run(
-        ["systemd-analyze", "verify", "--user", "--man=no", str(unit)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"XDG_RUNTIME_DIR": str(tmp_path)},
+def test_it_sets_the_board_up_by_the_commands_for_that(tmp_path) -> None:
+    program = f"{tmp_path}/.local/share/outrider/venv/bin/outrider"
+    alone = dry(tmp_path, board=BOARDS["pi"]).stdout
+    assert f"Next: {program} init " in alone
+    assert f"{program} service install" in alone
+    found = dry(tmp_path, "--cloud", "wss://gpu.example:8471", "--api-key-file", "my key.txt")
+    assert f"+ {program} init --cloud wss://gpu.example:8471 --api-key-file my key.txt --yes" in (
+        found.stdout
     )
-    assert "outrider.service" not in done.stderr, done.stderr
+    assert f"+ {program} service install" in found.stdout
+    file = tmp_path / ".config/outrider/config.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text("port = 1\n")
+    again = dry(tmp_path, "--cloud", "wss://gpu.example:8471").stdout
+    assert f"{file} is kept as it is" in again
+    assert "+ {program} init" not in again
 
 
-def test_the_settings_are_those_of_the_commands(tmp_path, monkeypatch) -> None:
-    import typer
-
-    from outrider.cli.main import app
-    from outrider.cli.settings import values_for
-
-    root = typer.main.get_command(app)
-    text = (FOLDER / "config.toml").read_text().replace("# api-key", "api-key")
-    text = text.replace("# tls-f", "tls-f").replace("# draft-m", "draft-m")
-    file = tmp_path / "config.toml"
-    file.write_text(text)
-    assert len(tomllib.loads(text)) == 6
-    found = values_for(file, root.commands["serve"], ("serve",), root=root)
-    assert found["port"] == 8080
-    assert found["max_sessions"] == 2
-    assert found["api_key_file"] == "~/.config/outrider/key.txt"
+@pytest.mark.parametrize("drafter", ["onnx", "none"])
+def test_it_does_so_for_real(tmp_path, drafter) -> None:
+    """With programs that only say what they were called with in the place of pip's and ours."""
+    venv = tmp_path / ".local/share/outrider/venv/bin"
+    venv.mkdir(parents=True)
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexit 0\n")
+    settings = tmp_path / ".config/outrider/config.toml"
+    (venv / "pip").write_text("#!/bin/sh\nexit 0\n")
+    (venv / "outrider").write_text(
+        f'#!/bin/sh\necho "called $*"\n[ "$1" != init ] || {{ mkdir -p {settings.parent}; '
+        f"echo '[serve]' > {settings}; echo 'port = 9' >> {settings}; }}\n"
+    )
+    for program in (python, venv / "pip", venv / "outrider"):
+        program.chmod(0o755)
+    env = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "OUTRIDER_PYTHON": str(python)}
+    args = ["--drafter", drafter, "--cloud", "ws://127.0.0.1:1"]
+    done = subprocess.run(
+        ["sh", str(SCRIPT), *args], capture_output=True, text=True, env=env, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "called init --cloud ws://127.0.0.1:1 --yes" in done.stdout
+    assert "called service install" in done.stdout
+    read = tomllib.loads(settings.read_text())
+    assert read == ({"draft": "off"} if drafter == "none" else {}) | {"serve": {"port": 9}}
+    assert settings.stat().st_mode & 0o077 == 0 or drafter != "none"
