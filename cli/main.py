@@ -37,6 +37,9 @@ from outrider.protocol.errors import OutriderError
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 """What a write fails with when there is no place for it: nobody's bug."""
 
+_DENIED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG}
+"""And with what a path that a user named may be wrong."""
+
 _CONTEXT = {"help_option_names": ["--help", "-h"]}
 
 # Typer brings its own copy of Click since 0.25 and uses Click before: this is the root of the
@@ -159,6 +162,9 @@ def _status(args: list[str]) -> int:
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
             return _cannot_write(error)
+        if isinstance(error, OSError) and error.errno in _FULL | _DENIED and error.filename:
+            _complain(f"{os.fsdecode(error.filename)}: {error.strerror}")
+            return exits.FAILED
         _complain(f"{type(error).__name__}: {error}")
         if not logs.verbose():
             print("this is a bug; --verbose shows where", file=sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsonlib
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,7 +26,8 @@ _OUT = typer.Option("--out", "-o", help="The folder to write.")
 _TEXT = typer.Option(
     "--text", help="Text to work with: .txt, .md, .jsonl or a folder. May be repeated."
 )
-_THREADS = typer.Option("--threads", "-t", min=1, help="Processor threads.")
+MOST_THREADS = 256
+_THREADS = typer.Option("--threads", "-t", min=1, max=MOST_THREADS, help="Processor threads.")
 _EXTRA = {"help_option_names": ["--help", "-h"]}
 
 
@@ -95,22 +97,24 @@ def pack(
     """
     logs.configure(verbose)
     from outrider.quantize.checkpoint import read_checkpoint
+    from outrider.quantize.folder import alone
     from outrider.quantize.gguf_quantize import check_kind
     from outrider.quantize.importance import measure_importance
     from outrider.quantize.pack import Order, make_pack, repack
     from outrider.quantize.text import read_texts
     from outrider.runtime.hub.resolve import resolve
 
-    _check_out(out)
     kinds = [check_kind(kind) for kind in type or ([] if onnx else ["Q4_K_M"])]
     found = resolve(source)
     if found.suffix == ".gguf":
         order = Order(kinds, onnx, provider, _weighed_by(imatrix), threads)
-        _show(out, repack(found, out, order, say=_say), json=json)
+        with alone(out):
+            made = repack(found, out, order, say=_say)
+        _show(out, made, json=json)
         return
     checkpoint = read_checkpoint(found)
     bars = Bars()
-    with bars:
+    with alone(out), bars:
         importance = None
         if imatrix is not None:
             importance = measure_importance(
@@ -130,16 +134,6 @@ def pack(
     _show(out, made, json=json)
 
 
-def _check_out(out: Path) -> None:
-    """Raises SettingError where no folder can be made, before any work."""
-    from outrider.protocol.errors import SettingError
-
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SettingError(f"--out {out} cannot be written: {error.strerror or error}") from error
-
-
 def _weighed_by(text: Path | None) -> dict[str, Any] | None:
     """An importance matrix that nobody measured: only that one was asked for."""
     return None if text is None else {}
@@ -155,7 +149,8 @@ def _show(out: Path, made: Manifest, *, json: bool) -> None:
         print(f"{out / part.name}  {part.bytes / (1 << 20):,.1f} MiB  {part.kind}")
         for note in part.notes:
             print(f"  {note}", file=sys.stderr)
-    print(f"Use it: outrider run --draft-model {out / made.parts[0].name} 'your prompt'")
+    model = shlex.quote(str(out / made.parts[0].name))
+    print(f"Use it: outrider run --draft-model {model} 'your prompt'")
 
 
 @quantize.command("shrink", cls=Command, context_settings=_EXTRA, epilog=exits.EPILOG)
@@ -174,15 +169,19 @@ def shrink(
     """
     logs.configure(verbose)
     from outrider.quantize.checkpoint import read_checkpoint
+    from outrider.quantize.folder import alone
     from outrider.quantize.shrink import shrink as run
     from outrider.runtime.hub.resolve import resolve
 
-    kept = run(read_checkpoint(resolve(source)), out, layers)
+    checkpoint = read_checkpoint(resolve(source))
+    with alone(out):
+        kept = run(checkpoint, out, layers)
     if json:
         print(jsonlib.dumps({"path": str(out), "layers": kept}))
         return
     print(f"{out}: layers {', '.join(map(str, kept))} of {source}")
-    print(f"Next: outrider quantize distil {out} --target {source} --out {out}-distilled")
+    small, target, better = (shlex.quote(str(p)) for p in (out, source, f"{out}-distilled"))
+    print(f"Next: outrider quantize distil {small} --target {target} --out {better}")
 
 
 @quantize.command("distil", cls=Command, context_settings=_EXTRA, epilog=exits.EPILOG)
@@ -216,8 +215,10 @@ def distil(
     Example: outrider quantize distil ./drafter --target ./target --minutes 30 --out ./better
     """
     logs.configure(verbose)
+    from outrider.protocol.errors import SettingError
     from outrider.quantize.distil import Settings
     from outrider.quantize.distil import distil as run
+    from outrider.quantize.folder import alone
     from outrider.quantize.text import read_texts, token_blocks
     from outrider.runtime.hub.resolve import resolve
     from outrider.runtime.text.tokenizer import load_tokenizer
@@ -229,21 +230,27 @@ def distil(
     settings.check()
     tokenizer = load_tokenizer(teacher)
     texts = [one for path in text or [] for one in read_texts(path)]
+    blocks = token_blocks(teacher, texts, settings.length, 1 << 24, tokenizer)
+    if text and not blocks:
+        raise SettingError(f"--text has less than the {settings.length} ids of a block")
     openings = [tokenizer.encode(one) for one in (read_texts(prompts) if prompts else [])]
+    openings = [ids for ids in openings if ids]
+    if prompts and not openings:
+        raise SettingError(f"--prompts {prompts} has no prompt in it")
+    drafter = resolve(student)
     bars = Bars()
-    with bars:
+    with alone(out), bars:
         done = run(
-            resolve(student),
+            drafter,
             teacher,
             out,
             settings,
-            blocks=token_blocks(teacher, texts, settings.length, 1 << 24, tokenizer),
-            prompts=[ids for ids in openings if ids],
+            blocks=blocks,
+            prompts=openings,
             watch=lambda now, whole, _step, _overlap: bars.report(
                 "distilling (s)", int(now), int(whole)
             ),
         )
-    _carry_tokenizer(resolve(student), teacher, out)
     if json:
         from dataclasses import asdict
 
@@ -253,18 +260,6 @@ def distil(
         f"{out}: sum(min(p, q)) {done.start:.3f} -> {done.end:.3f} on held-out "
         f"text of the target's ({done.steps} steps, {done.tokens:,} tokens, {done.seconds:.0f} s)"
     )
-
-
-def _carry_tokenizer(student: Path, teacher: Path, out: Path) -> None:
-    """The distilled folder is a checkpoint like any other: it has a tokenizer."""
-    import shutil
-
-    from outrider.quantize.pack import TOKENIZER_FILES
-
-    source = student if (student / "tokenizer.json").is_file() else teacher
-    for name in TOKENIZER_FILES:
-        if (source / name).is_file():
-            shutil.copyfile(source / name, out / name)
 
 
 def _say(line: str) -> None:

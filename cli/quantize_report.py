@@ -13,6 +13,7 @@ import typer
 from outrider.cli import logs
 from outrider.cli import options as o
 from outrider.cli.bars import Bars
+from outrider.cli.quantize import MOST_THREADS
 
 if TYPE_CHECKING:
     from outrider.quantize.report import Choice, Variant
@@ -58,6 +59,9 @@ def report(
     from outrider.runtime.hub.resolve import resolve
 
     chosen = devices.device(device) if device else None
+    counts = _threads(threads)
+    if plot is not None:
+        picture.check_plot(plot)
     files, model = inputs.files_of(packs), resolve(target, "target")
     measured = inputs.blocks_of(model, text, blocks)
     lm = inputs.open_target(model)
@@ -69,22 +73,26 @@ def report(
                 lm,
                 measured.blocks,
                 size=measured.size,
-                threads=_threads(threads),
+                threads=counts,
                 progress=lambda done, whole: bars.report("blocks", done, whole),
             )
     finally:
         lm.close()
-    inputs.record(packs, variants)
-    picks = [reports.recommend(variants, chosen)] if chosen else []
-    if plot is not None:
-        picture.draw(variants, plot)
-    if json:
-        facts: dict[str, Any] = {"variants": [variant.facts() for variant in variants]}
-        if picks:
-            facts["recommended"] = asdict(picks[0])
-        print(jsonlib.dumps(facts))
-        return
-    _show(variants, picks)
+    # What was measured is shown first: whatever fails after that, it is not lost.
+    pick = None
+    try:
+        pick = reports.recommend(variants, chosen) if chosen else None
+    finally:
+        if json:
+            facts: dict[str, Any] = {"variants": [variant.facts() for variant in variants]}
+            if pick is not None:
+                facts["recommended"] = asdict(pick)
+            print(jsonlib.dumps(facts))
+        else:
+            _show(variants, [] if pick is None else [pick])
+        inputs.record(packs, variants)
+        if plot is not None:
+            picture.draw(variants, plot)
 
 
 def _threads(text: str) -> list[int]:
@@ -94,8 +102,10 @@ def _threads(text: str) -> list[int]:
         found = [int(part) for part in text.split(",")]
     except ValueError:
         found = []
-    if not found or min(found) < 1:
-        raise SettingError(f"--threads {text!r}: give numbers from 1 on, as in 1,2,4")
+    if not found or min(found) < 1 or max(found) > MOST_THREADS:
+        raise SettingError(
+            f"--threads {text!r}: give numbers from 1 to {MOST_THREADS}, as in 1,2,4"
+        )
     return found
 
 

@@ -5,6 +5,7 @@ Tensors are read lazily, so that a conversion never holds the model: one tensor 
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -48,15 +49,33 @@ class Checkpoint:
         found = _LICENCE.search(card.read_text("utf-8", "replace"))
         return found.group(1) if found else None
 
+    @property
+    def name(self) -> str:
+        """The folder's name, or the repository's where the folder is one of the hub's cache."""
+        folder = self.folder.resolve()
+        if folder.parent.name == "snapshots":
+            folder = Path(folder.parent.parent.name.rpartition("--")[2])
+        return folder.name.encode("utf-8", "replace").decode() or "drafter"
+
+    def fingerprint(self) -> str:
+        """A hash of the configuration and of all weights."""
+        digest = hashlib.sha256((self.folder / "config.json").read_bytes())
+        for file in sorted(set(self.names.values())):
+            with file.open("rb") as stream:
+                digest.update(hashlib.file_digest(stream, "sha256").digest())
+        return digest.hexdigest()
+
     def number(self, *keys: str) -> int:
         """The first of these settings that is there.
 
         Raises:
-            BackendError: none is.
+            BackendError: none is, or it is not positive.
         """
         for key in keys:
             value = self.config.get(key)
             if isinstance(value, int) and not isinstance(value, bool):
+                if value < 1:
+                    raise BackendError(f"{self.folder}/config.json: {key} is {value}")
                 return value
         raise BackendError(f"{self.folder}/config.json does not say {keys[0]}")
 

@@ -8,7 +8,7 @@ writes from prompts, or is given, or (``on_policy``) what the drafter writes whi
 
 from __future__ import annotations
 
-import contextlib
+import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -18,10 +18,13 @@ from typing import Any
 import numpy as np
 
 from outrider.protocol.errors import BackendError, SettingError
-from outrider.quantize.torch_model import load_model, torch
+from outrider.quantize.checkpoint import read_checkpoint
+from outrider.quantize.folder import refuse_a_model, saving, write_checkpoint
+from outrider.quantize.torch_model import device_of, load_model, torch
 
 LOSSES = ("forward", "reverse", "tv", "mixed")
 STATE_FILE = "distil-state.pt"
+MOST_MINUTES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +55,12 @@ class Settings:
         """Raises SettingError where a value makes no sense."""
         if self.loss not in LOSSES:
             raise SettingError(f"loss {self.loss!r} is not one of {', '.join(LOSSES)}")
-        if not self.minutes > 0.0:
-            raise SettingError(f"minutes is {self.minutes}; it must be more than 0")
+        if not 0.0 < self.minutes < MOST_MINUTES:
+            raise SettingError(
+                f"minutes is {self.minutes}; it must be more than 0 and under {MOST_MINUTES:,}"
+            )
+        if not 0 <= self.seed < 1 << 63:
+            raise SettingError(f"seed is {self.seed}; it must be from 0 to under 2^63")
         for name, share in (("on_policy", self.on_policy), ("samples", self.samples)):
             if not 0.0 <= share < 1.0:
                 raise SettingError(f"{name} is {share}; it must be from 0 to under 1")
@@ -91,34 +98,73 @@ def distil(
     with ids drawn at random. Started again with the same ``out`` it goes on where it stopped.
 
     Raises:
-        SettingError: settings out of range.
+        SettingError: settings out of range, or ``out`` holds a model that is none of this run's.
         BackendError: the models have other vocabularies, do not load, or ``out`` is not writable.
     """
     settings.check()
+    device = device_of(settings.device)
+    if not (out / STATE_FILE).exists():
+        refuse_a_model(out)
     torch.set_num_threads(settings.threads)
     torch.manual_seed(settings.seed)
-    big, small = (load_model(path, device=settings.device) for path in (teacher, student))
+    big, small = (load_model(path, device=device) for path in (teacher, student))
     if big.config.vocab_size != small.config.vocab_size:
         raise BackendError(
             f"the target has {big.config.vocab_size} ids and the drafter {small.config.vocab_size}"
         )
+    openings, given = [list(prompt) for prompt in prompts], [list(block) for block in blocks]
+    for ids in (*openings, *given):
+        if max(ids, default=0) >= big.config.vocab_size:
+            raise BackendError(
+                f"the tokenizer has the id {max(ids)} and the target {big.config.vocab_size} ids: "
+                "they do not belong together"
+            )
     out.mkdir(parents=True, exist_ok=True)
-    run = _Run(big, small, settings, [list(block) for block in blocks], out)
+    run = _Run(
+        big,
+        small,
+        settings,
+        out,
+        blocks=given,
+        identity=_identity(student, teacher, openings, given),
+    )
     run.resume()
-    run.sample([list(prompt) for prompt in prompts])
-    run.train(watch)
-    small.save_pretrained(out)
+    try:
+        run.sample(openings, watch)
+        run.train(watch)
+    except KeyboardInterrupt:
+        run.save()
+        raise
+    own = (student / "tokenizer.json").is_file()
+    write_checkpoint(out, small.save_pretrained, tokenizer=student if own else teacher)
+    outcome = run.outcome()
     (out / STATE_FILE).unlink(missing_ok=True)
-    return run.outcome()
+    return outcome
+
+
+def _identity(student: Path, teacher: Path, *texts: list[list[int]]) -> str:
+    """A hash of what is distilled into what, on which texts: settings are kept beside it."""
+    digest = hashlib.sha256(repr(texts).encode())
+    for path in (student, teacher):
+        digest.update(read_checkpoint(path).fingerprint().encode())
+    return digest.hexdigest()
 
 
 class _Run:
     """One distillation: the models, the text and what has been done."""
 
     def __init__(
-        self, big: Any, small: Any, settings: Settings, blocks: list[list[int]], out: Path
+        self,
+        big: Any,
+        small: Any,
+        settings: Settings,
+        out: Path,
+        *,
+        blocks: list[list[int]],
+        identity: str,
     ) -> None:
         self.big, self.small, self.settings, self.out = big, small, settings, out
+        self.identity = identity
         self.given = blocks
         self.written: list[list[int]] = []
         self.held: list[list[int]] = []
@@ -141,16 +187,25 @@ class _Run:
             raise BackendError(f"cannot read {path}: {error}; remove it to begin anew") from error
         if state["settings"] != asdict(self.settings):
             raise SettingError(f"{path} is of a run with other settings; remove it to begin anew")
+        if state.get("identity") != self.identity:
+            raise SettingError(
+                f"{path} is of a run with another drafter, target or text; choose another folder, "
+                "or remove it to begin anew"
+            )
         self.small.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.step, self.seconds, self.tokens = state["step"], state["seconds"], state["tokens"]
         self.written, self.held, self.start = state["written"], state["held"], state["start"]
+        self.rng.bit_generator.state = state["numpy"]
+        torch.set_rng_state(state["torch"])
         self.resumed = True
 
     def save(self) -> None:
         """Write all that is needed to go on, in one step."""
-        part = self.out / (STATE_FILE + ".part")
         state = {
+            "identity": self.identity,
+            "numpy": self.rng.bit_generator.state,
+            "torch": torch.get_rng_state(),
             "settings": asdict(self.settings),
             "model": self.small.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -161,27 +216,34 @@ class _Run:
             "held": self.held,
             "start": self.start,
         }
-        try:
-            torch.save(state, part)
-            part.replace(self.out / STATE_FILE)
-        except (OSError, RuntimeError) as error:
-            with contextlib.suppress(OSError):
-                part.unlink(missing_ok=True)
-            raise BackendError(f"cannot write {part}: {error}") from error
+        with saving(self.out / STATE_FILE, 0) as part:
+            try:
+                torch.save(state, part)
+            except RuntimeError as error:  # torch's own writer does not say what the system said
+                raise BackendError(f"cannot write {part}: {error}") from error
 
-    def sample(self, prompts: list[list[int]]) -> None:
-        """Let the target write for its share of the time; a part of it is kept to measure with."""
-        if self.held:
-            return
-        until = time.monotonic() + self.settings.samples * self.settings.minutes * 60
-        rows = _write(self.big, self._openings(prompts), self.settings.length)
-        self.held = rows[: max(8, len(rows) // 4)]
-        self.written = rows[len(self.held) :]
-        self.start = self.overlap()
-        while time.monotonic() < until:
-            self.written += _write(self.big, self._openings(prompts), self.settings.length)
-        self.seconds += self.settings.samples * self.settings.minutes * 60
-        self.save()
+    def sample(self, prompts: list[list[int]], watch: Watch) -> None:
+        """Let the target write for its share of the time; a part of it is kept to measure with.
+
+        Training has the rest of the time for itself, however long the last of the writing took.
+        """
+        total = self.settings.minutes * 60
+        share = self.settings.samples * total
+        saved = time.monotonic()
+        while not self.held or self.seconds < share:
+            began = time.monotonic()
+            rows = _write(self.big, self._openings(prompts), self.settings.length)
+            if self.held:
+                self.written += rows
+            else:
+                self.start = self.overlap(rows[: max(8, len(rows) // 4)])
+                self.held = rows[: max(8, len(rows) // 4)]
+                self.written = rows[len(self.held) :]
+            self.seconds = min(share, self.seconds + time.monotonic() - began)
+            watch(self.seconds, total, 0, self.start)
+            if self.seconds >= share or time.monotonic() - saved > self.settings.save_every_s:
+                self.save()
+                saved = time.monotonic()
 
     def _openings(self, prompts: list[list[int]]) -> list[list[int]]:
         """As many openings as rows are written at once, all of one length."""
@@ -249,12 +311,12 @@ class _Run:
         shortest = min(self.settings.length, *(len(row) for row in rows))
         return [row[:shortest] for row in rows]
 
-    def overlap(self) -> float:
+    def overlap(self, held: list[list[int]]) -> float:
         """sum(min(p, q)) of the drafter on the text that was kept to measure with."""
         found, count = 0.0, 0
         with torch.inference_mode():
-            for begin in range(0, len(self.held), 4):
-                ids = torch.tensor(self.held[begin : begin + 4], device=self.settings.device)
+            for begin in range(0, len(held), 4):
+                ids = torch.tensor(held[begin : begin + 4], device=self.settings.device)
                 p = self.big(input_ids=ids, use_cache=False).logits.float().softmax(-1)
                 q = self.small(input_ids=ids, use_cache=False).logits.float().softmax(-1)
                 found += float(torch.minimum(p, q).sum())
@@ -264,7 +326,12 @@ class _Run:
     def outcome(self) -> Distilled:
         """What came of it."""
         return Distilled(
-            self.start, self.overlap(), self.step, self.seconds, self.tokens, self.resumed
+            self.start,
+            self.overlap(self.held),
+            self.step,
+            self.seconds,
+            self.tokens,
+            self.resumed,
         )
 
 

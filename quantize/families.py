@@ -142,6 +142,12 @@ def write_header(writer: Any, checkpoint: Checkpoint) -> None:
         BackendError: the configuration asks for what llama.cpp does not compute.
     """
     family, config = family_of(checkpoint), checkpoint.config
+    act = config.get("hidden_act", "silu")
+    if not family.one_plus and family.arch != "phi2" and act not in ("silu", "swish"):
+        raise BackendError(
+            f"{checkpoint.folder}: hidden_act is {act!r}; llama.cpp computes a {family.arch} model "
+            "with 'silu'"
+        )
     heads = checkpoint.number("num_attention_heads")
     kv_heads = config.get("num_key_value_heads") or heads
     writer.add_context_length(context_of(checkpoint)[0])

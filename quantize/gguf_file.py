@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from outrider.protocol.errors import BackendError
 from outrider.quantize.checkpoint import Checkpoint
 from outrider.quantize.families import as_it_is, extra_tensors, family_of, lay_out, write_header
+from outrider.quantize.folder import saving
 from outrider.quantize.gguf_vocab import Vocab, read_vocab
 from outrider.runtime.extras import hint
 
@@ -52,9 +53,9 @@ def write_gguf(
     names = gguf_names(checkpoint, family.arch)
     shapes = {name: shape for name, shape in checkpoint.shapes() if name in names}
     size = sum(_bytes(shape, kind) for shape in shapes.values())
-    with saving(out, size) as part:
+    with saving(out, size) as part, _sound(checkpoint):
         writer = _gguf().GGUFWriter(str(part), family.arch)
-        writer.add_name(_safe_name(name or checkpoint.folder.name, vocab))
+        writer.add_name(_safe_name(name or checkpoint.name, vocab))
         if checkpoint.licence:
             writer.add_license(checkpoint.licence)
         writer.add_file_type(getattr(_gguf().LlamaFileType, _file_type(kind)))
@@ -85,6 +86,18 @@ def write_gguf(
             progress(done, size)
         writer.close()
     return vocab
+
+
+@contextmanager
+def _sound(checkpoint: Checkpoint) -> Iterator[None]:
+    """What does not fit together in a configuration and its tensors is the checkpoint's fault."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, ArithmeticError, struct.error) as error:
+        raise BackendError(
+            f"{checkpoint.folder}/config.json lacks a setting, has one of a wrong kind or does not "
+            f"fit the weights: {type(error).__name__}: {error}"
+        ) from error
 
 
 def gguf_names(checkpoint: Checkpoint, arch: str) -> dict[str, str]:
@@ -154,27 +167,6 @@ def _bytes(shape: tuple[int, ...], kind: str) -> int:
 
 def _file_type(kind: str) -> str:
     return "ALL_F32" if kind == "F32" else f"MOSTLY_{kind}"
-
-
-@contextmanager
-def saving(out: Path, size: int) -> Iterator[Path]:
-    """A file to write beside ``out`` that takes its name only when it is whole.
-
-    Raises:
-        BackendError: there is no room for ``size`` bytes, or the disk filled up.
-    """
-    out.parent.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(out.parent).free
-    if size > free:
-        raise BackendError(f"{out} needs {size >> 20} MiB and the disk has {free >> 20} MiB free")
-    part = out.with_name(out.name + ".part")
-    try:
-        yield part
-        part.replace(out)
-    except OSError as error:
-        raise BackendError(f"cannot write {out}: {error.strerror or error}") from error
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _gguf() -> Any:

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outrider.protocol.errors import BackendError, SettingError
-from outrider.quantize.gguf_file import PLAIN, saving
+from outrider.quantize.folder import saving
+from outrider.quantize.gguf_file import PLAIN
 from outrider.runtime.lm.llama_library import apart, complaints, library, reason
 
 QUANTIZED = ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q4_0", "IQ4_NL", "Q3_K_M", "Q2_K")

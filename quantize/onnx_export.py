@@ -7,7 +7,6 @@ Runtime. Whichever made it, the result is loaded and compared with transformers 
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,7 +17,7 @@ from outrider.protocol.errors import BackendError, SettingError
 from outrider.quantize.check import check_f32
 from outrider.quantize.checkpoint import Checkpoint
 from outrider.quantize.families import head_size
-from outrider.quantize.gguf_file import saving
+from outrider.quantize.folder import MAKING, writing
 from outrider.runtime.lm.onnx import FACTS_FILE, MODEL_FILE, PROVIDERS, OnnxLM
 
 PRECISIONS = {"f32": "fp32", "int8": "int8", "int4": "int4"}
@@ -76,7 +75,7 @@ def _finish(
 ) -> Exported:
     """Make it in a folder of its own, try it, and only then put it where it was asked for."""
     out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out, prefix=".making-") as made_in:
+    with writing(out), tempfile.TemporaryDirectory(dir=out, prefix=MAKING) as made_in:
         made = Path(made_in)
         if by == "builder":
             _build(checkpoint.folder, made, precision, provider)
@@ -89,13 +88,24 @@ def _finish(
             check_f32(checkpoint, made)
         else:
             OnnxLM.load(made, 64).feed([0])
-        size = 0
-        for file in made.iterdir():
-            if file.name.startswith((MODEL_FILE, FACTS_FILE)):
-                size += file.stat().st_size
-                with saving(out / file.name, 0) as part:
-                    shutil.move(file, part)
+        size = _put_in_place(made, out)
     return Exported(out, precision, by, why, size)
+
+
+def _put_in_place(made: Path, out: Path) -> int:
+    """Move a model's files; returns their bytes.
+
+    Without its facts a model is not loaded: those of one that was there go first, and the new ones
+    come last, so that no mixture of two is ever taken for one.
+    """
+    for old in (out / FACTS_FILE, *out.glob(f"{MODEL_FILE}*")):
+        old.unlink(missing_ok=True)
+    size = 0
+    for file in sorted(made.iterdir(), key=lambda file: file.name == FACTS_FILE):
+        if file.name.startswith((MODEL_FILE, FACTS_FILE)):
+            size += file.stat().st_size
+            file.replace(out / file.name)
+    return size
 
 
 def _build(source: Path, out: Path, precision: str, provider: str) -> None:

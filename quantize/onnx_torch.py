@@ -78,10 +78,16 @@ def export_with_torch(checkpoint: Checkpoint, out: Path, precision: str) -> None
                 raise BackendError(
                     f"torch cannot export {checkpoint.folder} ({checkpoint.family}): {line}"
                 ) from error
-            if precision == "int8":
-                _to_int8(plain, out)
-            elif precision == "int4":
-                _to_int4(plain, out)
+            try:
+                if precision == "int8":
+                    _to_int8(plain, out)
+                elif precision == "int4":
+                    _to_int4(plain, out)
+            except ImportError as error:
+                raise BackendError(f"{error.name} is not installed: {hint('quantize')}") from error
+            except Exception as error:  # ONNX Runtime has errors of many kinds
+                line = str(error).strip().partition("\n")[0]
+                raise BackendError(f"{plain.name} cannot be made {precision}: {line}") from error
 
 
 def _export(checkpoint: Checkpoint, out: Path) -> None:

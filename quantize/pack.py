@@ -8,31 +8,27 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
 from outrider.protocol.errors import BackendError, SettingError
-from outrider.quantize.check import check_f32
+from outrider.quantize.check import check_f32, check_runs
 from outrider.quantize.checkpoint import Checkpoint
+from outrider.quantize.folder import TOKENIZER_FILES, saving
 from outrider.quantize.gguf_file import PLAIN, write_gguf
 from outrider.quantize.gguf_quantize import Importance, describe_types, quantize_gguf
 from outrider.quantize.gguf_vocab import Vocab
 from outrider.runtime.hub.gguf import read_header
+from outrider.runtime.hub.need import read_json
 from outrider.runtime.lm.manifest import MANIFEST_FILE, Manifest, Part, read_manifest
-from outrider.runtime.lm.onnx import MODEL_FILE
+from outrider.runtime.lm.onnx import FACTS_FILE, MODEL_FILE
 from outrider.runtime.text.fingerprint import describe
 from outrider.runtime.text.hf_tokenizer import HfTokenizer
 from outrider.runtime.text.tokenizer import load_tokenizer
-
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "generation_config.json",
-    "chat_template.jinja",
-)
 
 Say = Callable[[str], None]
 
@@ -71,29 +67,36 @@ def make_pack(
         check_wanted(order.onnx, order.provider)
     tokenizer_from = target or checkpoint.folder
     out.mkdir(parents=True, exist_ok=True)
+    if not (tokenizer_from / "tokenizer.json").is_file():
+        raise BackendError(
+            f"{tokenizer_from} has no tokenizer.json; get it from where the model came from"
+        )
     manifest = _begin(checkpoint, out, tokenizer_from)
     _copy_tokenizer(checkpoint, tokenizer_from, out)
     vocab: Vocab | None = None
     try:
         for kind in order.gguf:
-            file = out / f"{checkpoint.folder.name or 'drafter'}-{kind.lower()}.gguf"
-            if _whole(out, manifest, file.name):
+            file = out / f"{checkpoint.name}-{kind.lower()}.gguf"
+            if _whole(out, manifest, file.name, order):
                 say(f"{file.name} is there already")
                 continue
             say(f"making {file.name}")
             vocab = _make_gguf(checkpoint, file, kind, order, vocab=vocab, progress=progress)
-            if kind == "F32":
-                check_f32(checkpoint, file)
+            with _kept_if_right(file):
+                if kind == "F32":
+                    check_f32(checkpoint, file)
+                check_runs(file)
             _record(out, manifest, _gguf_part(file, kind, order.importance is not None))
     finally:
         (out / _PLAIN_FILE).unlink(missing_ok=True)
-    if order.onnx and not _whole(out, manifest, MODEL_FILE, order.onnx):
+    if order.onnx and not _whole(out, manifest, MODEL_FILE, order):
         say(f"making {MODEL_FILE} ({order.onnx})")
         _record(out, manifest, _make_onnx(checkpoint, out, order, say))
     return manifest
 
 
 _PLAIN_FILE = ".plain.gguf"
+_WEIGHED = "weighed by an importance matrix"
 
 
 def repack(source: Path, out: Path, order: Order, *, say: Say = lambda _line: None) -> Manifest:
@@ -124,13 +127,16 @@ def repack(source: Path, out: Path, order: Order, *, say: Say = lambda _line: No
     if manifest.source_sha256 != sha256_of(source):
         raise SettingError(f"{out} holds a pack of {manifest.source}; choose another folder")
     out.mkdir(parents=True, exist_ok=True)
+    write_manifest(out, manifest)
     for kind in order.gguf:
         file = out / f"{source.stem}-{kind.lower()}.gguf"
-        if _whole(out, manifest, file.name):
+        if _whole(out, manifest, file.name, order):
             say(f"{file.name} is there already")
             continue
         say(f"making {file.name}")
         quantize_gguf(source, file, kind, threads=order.threads, again=True)
+        with _kept_if_right(file):
+            check_runs(file)
         part = _gguf_part(file, kind, False)
         if header.quantization not in PLAIN:
             part.notes.append(f"quantized a second time, from {header.quantization}")
@@ -171,7 +177,7 @@ def _gguf_part(file: Path, kind: str, weighed: bool) -> Part:
     found = describe_types(file, kind)
     notes = [found.note] if found.note else []
     if weighed and kind not in PLAIN:
-        notes.append("weighed by an importance matrix")
+        notes.append(_WEIGHED)
     return Part(file.name, "gguf", kind, found.bytes, sha256_of(file), notes)
 
 
@@ -194,8 +200,13 @@ def _onnx_hash(out: Path) -> str:
 
 
 def _begin(checkpoint: Checkpoint, out: Path, tokenizer_from: Path) -> Manifest:
-    """The manifest that is there, if it is of the same checkpoint, else a new one."""
-    source = source_hash(checkpoint)
+    """The manifest that is there, if it is of the same checkpoint, else a new one.
+
+    It is written before any part: what lies unfinished in the folder is then known to be of this
+    checkpoint.
+    """
+    source = checkpoint.fingerprint()
+    fingerprint = describe(load_tokenizer(tokenizer_from)).fingerprint().ordinary.hex()
     found = read_manifest(out)
     if found is not None:
         if found.source_sha256 != source:
@@ -203,20 +214,28 @@ def _begin(checkpoint: Checkpoint, out: Path, tokenizer_from: Path) -> Manifest:
                 f"{out} holds a pack of {found.source}, which is another checkpoint; choose "
                 "another folder"
             )
+        if found.fingerprint != fingerprint:
+            raise SettingError(
+                f"{out} holds a pack with the tokenizer of another target than {tokenizer_from}; "
+                "choose another folder"
+            )
         return found
+    (out / _PLAIN_FILE).unlink(missing_ok=True)
     sizes = {
         key: checkpoint.config.get(key)
         for key in ("hidden_size", "num_hidden_layers", "vocab_size", "max_position_embeddings")
     }
-    return Manifest(
-        name=checkpoint.folder.name,
-        source=checkpoint.folder.name,
+    made = Manifest(
+        name=checkpoint.name,
+        source=checkpoint.name,
         source_sha256=source,
         licence=checkpoint.licence,
         architecture=checkpoint.family,
         sizes={key: int(value) for key, value in sizes.items() if isinstance(value, int)},
-        fingerprint=describe(load_tokenizer(tokenizer_from)).fingerprint().ordinary.hex(),
+        fingerprint=fingerprint,
     )
+    write_manifest(out, made)
+    return made
 
 
 def _copy_tokenizer(checkpoint: Checkpoint, source: Path, out: Path) -> None:
@@ -225,8 +244,6 @@ def _copy_tokenizer(checkpoint: Checkpoint, source: Path, out: Path) -> None:
     Raises:
         BackendError: the target's tokenizer has other tokens than the drafter's, named.
     """
-    if not (source / "tokenizer.json").is_file():
-        raise BackendError(f"{source} has no tokenizer.json")
     if source != checkpoint.folder and (checkpoint.folder / "tokenizer.json").is_file():
         own, other = HfTokenizer(checkpoint.folder), HfTokenizer(source)
         for token, (a, b) in enumerate(zip(own.entries, other.entries, strict=False)):
@@ -237,18 +254,31 @@ def _copy_tokenizer(checkpoint: Checkpoint, source: Path, out: Path) -> None:
                 )
     for name in TOKENIZER_FILES:
         if (source / name).is_file() and (source / name).resolve() != (out / name).resolve():
-            shutil.copyfile(source / name, out / name)
+            with saving(out / name, (source / name).stat().st_size) as part:
+                shutil.copyfile(source / name, part)
 
 
-def _whole(out: Path, manifest: Manifest, name: str, kind: str | None = None) -> bool:
-    """Whether a part was finished before and is still what it was."""
-    for part in manifest.parts:
-        if part.name == name and (kind is None or part.kind == kind):
-            file = out / name
-            return file.is_file() and part.sha256 == (
-                _onnx_hash(out) if part.backend == "onnx" else sha256_of(file)
-            )
-    return False
+def _whole(out: Path, manifest: Manifest, name: str, order: Order) -> bool:
+    """Whether a part was finished before, as it is ordered now, and is still what it was."""
+    part = next((part for part in manifest.parts if part.name == name), None)
+    if part is None or not (out / name).is_file():
+        return False
+    if part.backend == "onnx":
+        provider = read_json(out / FACTS_FILE).get("provider", "cpu")
+        asked = (part.kind, provider) == (order.onnx, order.provider)
+        return asked and part.sha256 == _onnx_hash(out)
+    weighed = order.importance is not None and part.kind not in PLAIN
+    return weighed == (_WEIGHED in part.notes) and part.sha256 == sha256_of(out / name)
+
+
+@contextmanager
+def _kept_if_right(file: Path) -> Iterator[None]:
+    """A file that does not pass its check does not stay."""
+    try:
+        yield
+    except BackendError:
+        file.unlink(missing_ok=True)
+        raise
 
 
 def _record(out: Path, manifest: Manifest, part: Part) -> None:
@@ -260,19 +290,8 @@ def _record(out: Path, manifest: Manifest, part: Part) -> None:
 
 def write_manifest(out: Path, manifest: Manifest) -> None:
     """Replace the manifest of a pack in one step."""
-    part = out / (MANIFEST_FILE + ".part")
-    part.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
-    part.replace(out / MANIFEST_FILE)
-
-
-def source_hash(checkpoint: Checkpoint) -> str:
-    """A hash of the configuration and of every weight file's header and size."""
-    digest = hashlib.sha256((checkpoint.folder / "config.json").read_bytes())
-    for file in sorted(set(checkpoint.names.values())):
-        digest.update(f"{file.name} {file.stat().st_size}".encode())
-        with file.open("rb") as stream:
-            digest.update(stream.read(1 << 20))
-    return digest.hexdigest()
+    with saving(out / MANIFEST_FILE, 0) as part:
+        part.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
 
 
 def sha256_of(file: Path) -> str:

@@ -48,6 +48,7 @@ class Variant:
     name: str
     bytes: int
     memory: int
+    file: Path = Path()
     speed: dict[int, float] = field(default_factory=dict)
     fits: dict[str, Fit] = field(default_factory=dict)
 
@@ -101,15 +102,26 @@ def measure(
 
     Raises:
         SettingError: no text to measure on.
-        BackendError: a file or the target does not load or run.
+        BackendError: a file or the target does not load or run, or has another vocabulary.
     """
     if not any(blocks.values()):
         raise SettingError(f"no text of at least {BLOCK} ids to measure on")
-    variants = [Variant(_label(file), _size(file), estimate(file, 4096).total) for file in files]
+    variants = [
+        Variant(name, _size(file), estimate(file, 4096).total, file)
+        for name, file in zip(labels(files), files, strict=True)
+    ]
     sums: list[dict[str, NDArray[np.float64]]] = [{} for _ in files]
-    models = [load_lm(file, threads=max(threads)).lm for file in files]
+    models: list[CausalLM] = []
     whole = sum(len(rows) for rows in blocks.values())
     try:
+        for file in files:
+            models.append(load_lm(file, threads=max(threads)).lm)
+        for path, model in zip(("the target", *files), (target, *models), strict=True):
+            if model.row_width < size:
+                raise BackendError(
+                    f"{path} has {model.row_width} ids and the target's tokenizer {size}: they do "
+                    "not share a vocabulary"
+                )
         for number, (domain, ids) in enumerate(_each(blocks), 1):
             p = _log_softmax(_rows(target, ids), size)
             for held, model in zip(sums, models, strict=True):
@@ -206,8 +218,19 @@ def _fit(total: NDArray[np.float64]) -> Fit:
     return Fit(greedy, overlap, kl, int(total[3]))
 
 
-def _label(file: Path) -> str:
-    return f"{file.parent.name}/model.onnx" if file.suffix == ".onnx" else file.stem
+def labels(files: Sequence[Path]) -> list[str]:
+    """A name for each file; with as much of its path as it takes to tell it from the others."""
+    paths = [file.resolve() for file in files]
+    names = [
+        f"{path.parent.name}/{path.name}" if path.suffix == ".onnx" else path.stem for path in paths
+    ]
+    for depth in range(1, max(len(path.parts) for path in paths) if paths else 0):
+        twice = {name for name in names if names.count(name) > 1}
+        names = [
+            "/".join((*path.parts[-1 - depth : -1], path.name)) if name in twice else name
+            for name, path in zip(names, paths, strict=True)
+        ]
+    return names
 
 
 def _size(file: Path) -> int:

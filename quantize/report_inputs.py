@@ -40,7 +40,7 @@ def files_of(packs: Sequence[Path]) -> list[Path]:
         if not found:
             raise BackendError(f"{path} holds neither a .gguf file nor {MODEL_FILE}")
         files += found
-    return files
+    return list({file.resolve(): file for file in files}.values())
 
 
 def open_target(path: Path) -> CausalLM:
@@ -70,13 +70,13 @@ def blocks_of(target: Path, texts: Sequence[Path], most: int) -> Measured:
 
 def record(packs: Sequence[Path], variants: Sequence[Variant]) -> None:
     """Write what was measured into the manifests of the packs."""
-    by_name = {variant.name: variant for variant in variants}
+    by_file = {variant.file.resolve(): variant for variant in variants}
     for folder in packs:
         manifest = read_manifest(folder) if folder.is_dir() else None
         if manifest is None:
             continue
         for part in manifest.parts:
-            name = f"{folder.name}/{part.name}" if part.backend == "onnx" else Path(part.name).stem
-            if name in by_name:
-                part.measured = msgspec.to_builtins(by_name[name].facts())
+            found = by_file.get((folder / part.name).resolve())
+            if found is not None:
+                part.measured = msgspec.to_builtins(found.facts())
         write_manifest(folder, manifest)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from outrider.protocol.errors import BackendError, SettingError
 from outrider.quantize.checkpoint import Checkpoint
-from outrider.quantize.pack import TOKENIZER_FILES
+from outrider.quantize.folder import refuse_a_model, write_checkpoint
 from outrider.quantize.torch_model import load_model, torch
 
 
@@ -30,13 +29,12 @@ def shrink(checkpoint: Checkpoint, out: Path, keep: int) -> list[int]:
     Returns the layers that were kept.
 
     Raises:
-        SettingError: see :func:`kept_layers`.
+        SettingError: see :func:`kept_layers`; or ``out`` holds a model.
         BackendError: the layers cannot be told apart in this architecture.
     """
     have = checkpoint.number("num_hidden_layers")
     kept = kept_layers(have, keep)
-    if out.resolve() == checkpoint.folder.resolve():
-        raise SettingError("--out is the checkpoint itself; choose another folder")
+    refuse_a_model(out)
     model = load_model(checkpoint.folder)
     stacks = [
         (module, name)
@@ -52,8 +50,6 @@ def shrink(checkpoint: Checkpoint, out: Path, keep: int) -> list[int]:
     model.config.num_hidden_layers = keep
     if getattr(model.config, "layer_types", None):
         model.config.layer_types = [model.config.layer_types[i] for i in kept]
-    model.save_pretrained(out)
-    for file in TOKENIZER_FILES:
-        if (checkpoint.folder / file).is_file():
-            shutil.copyfile(checkpoint.folder / file, out / file)
+    out.mkdir(parents=True, exist_ok=True)
+    write_checkpoint(out, model.save_pretrained, tokenizer=checkpoint.folder)
     return kept
