@@ -50,19 +50,14 @@ def check_runs(file: Path) -> None:
     """Load a file and take one step with it.
 
     Raises:
-        BackendError: it does not load (a tensor is missing, say), or what it gives are no numbers.
-            Its configuration or its weights are wrong then.
+        BackendError: it does not load (a tensor is missing, say), or its logits are not finite: the
+            configuration or the weights that it was made from are wrong.
     """
     lm = load_lm(file, n_ctx=_TEXT).lm
     try:
-        row = lm.feed([0])
+        lm.feed([0])
     finally:
         lm.close()
-    if not np.isfinite(row).all():
-        raise BackendError(
-            f"{file} gives logits that are no numbers: the weights it was made from hold some that "
-            "are none, or some beyond what its type can hold"
-        )
 
 
 def _walk(lm: CausalLM, ids: list[int]) -> NDArray[np.float32]:

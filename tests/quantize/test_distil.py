@@ -89,6 +89,78 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not written
 
 
+def test_a_run_that_was_interrupted_ends_where_one_that_was_not_does(tmp_path: Path) -> None:
+    """Weight by weight: the drawing of rows goes on too, and not from its beginning."""
+    settings = Settings(minutes=1e-4, steps=4, length=32, rows=4, sample_rows=16, warmup=1)
+
+    def stop(_now: float, _whole: float, step: int, _overlap: float) -> None:
+        if step == 2:
+            raise KeyboardInterrupt
+
+    distil(STUDENT, TARGET, tmp_path / "straight", settings)
+    with pytest.raises(KeyboardInterrupt):
+        distil(STUDENT, TARGET, tmp_path / "broken", settings, watch=stop)
+    assert distil(STUDENT, TARGET, tmp_path / "broken", settings).resumed
+    files = [tmp_path / name / "model.safetensors" for name in ("straight", "broken")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert (tmp_path / "broken" / "tokenizer.json").is_file()
+
+
+def test_text_that_was_written_before_an_interruption_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, calls = module._write, [0]
+
+    def stops(*given: object) -> list[list[int]]:
+        calls[0] += 1
+        if calls[0] == 3:
+            raise KeyboardInterrupt
+        return write(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "_write", stops)
+    settings = Settings(minutes=1000, length=16, rows=4, sample_rows=16, warmup=1)
+    with pytest.raises(KeyboardInterrupt):
+        distil(STUDENT, TARGET, tmp_path, settings)
+    state = torch.load(tmp_path / STATE_FILE, weights_only=True)
+    assert (len(state["held"]), len(state["written"])) == (8, 24)
+
+
+def test_a_run_of_other_models_or_texts_is_not_gone_on_with(tmp_path: Path) -> None:
+    def stop(_now: float, _whole: float, _step: int, _overlap: float) -> None:
+        raise KeyboardInterrupt
+
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        distil(STUDENT, TARGET, out, QUICK, watch=stop)
+    with pytest.raises(SettingError, match="another drafter, target or text"):
+        distil(shaken(tmp_path / "other"), TARGET, out, QUICK)
+    with pytest.raises(SettingError, match="another drafter, target or text"):
+        distil(STUDENT, TARGET, out, QUICK, blocks=[[1] * 48])
+
+
+def test_weights_that_are_missing_are_not_made_up(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    from outrider.quantize.torch_model import load_model
+
+    (tmp_path / "config.json").write_bytes((STUDENT / "config.json").read_bytes())
+    weights = load_file(STUDENT / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(BackendError, match=r"lacks the weights model\.layers\.1\.mlp\.up_proj"):
+        load_model(tmp_path)
+
+
+def test_ids_beyond_the_target(tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match="the id 4096 and the target 4096 ids"):
+        distil(STUDENT, TARGET, tmp_path, QUICK, blocks=[[4096]])
+
+
+def test_a_checkpoint_is_not_written_over(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="holds a model already"):
+        distil(STUDENT, TARGET, STUDENT, QUICK)
+
+
 def test_other_settings_or_a_broken_state_are_refused(tmp_path: Path) -> None:
     (tmp_path / STATE_FILE).write_bytes(b"no state")
     with pytest.raises(BackendError, match="remove it to begin anew"):
@@ -101,6 +173,11 @@ def test_other_settings_or_a_broken_state_are_refused(tmp_path: Path) -> None:
         (Settings(loss="mse"), "loss 'mse' is not one of forward"),
         (Settings(minutes=0), "minutes is 0"),
         (Settings(on_policy=1.5), "on_policy is 1.5"),
+        (Settings(minutes=float("inf")), "minutes is inf"),
+        (Settings(minutes=float("nan")), "minutes is nan"),
+        (Settings(seed=-1), "seed is -1"),
+        (Settings(device="tpu"), "device 'tpu' is neither cpu nor cuda"),
+        (Settings(device="cuda:99"), "device 'cuda:99' cannot be used here"),
     ],
 )
 def test_settings_out_of_range(settings: Settings, words: str, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from outrider.quantize import pack as module
 from outrider.quantize.checkpoint import read_checkpoint
 from outrider.quantize.devices import DEVICES, Device, expected_rate
 from outrider.quantize.pack import Order, make_pack
-from outrider.quantize.report import BLOCK, Variant, measure, recommend
+from outrider.quantize.report import BLOCK, Variant, labels, measure, recommend
 from outrider.quantize.report_inputs import blocks_of, files_of, open_target, record
 from outrider.quantize.text import read_texts
 from outrider.runtime.hub.describe import describe
@@ -70,7 +70,121 @@ def test_a_part_that_was_changed_is_made_again(drafter: Path, tmp_path: Path) ->
     assert said == [f"making {file.name}"]
 
 
+def test_what_a_killed_run_of_another_checkpoint_left_is_not_used(
+    drafter: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "pack"
+    out.mkdir()
+    (out / ".plain.gguf").write_bytes(b"of another")
+    make_pack(read_checkpoint(drafter), out, Order(["Q8_0"]))
+    assert choose(out, "llama")[0].stat().st_size > 1 << 20
+
+
+def test_the_manifest_comes_before_the_parts(
+    drafter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[..., None]
+) -> None:
+    """So that a run that was killed at its first part is not gone on with for another model."""
+
+    def stops(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "quantize_gguf", stops)
+        with pytest.raises(KeyboardInterrupt):
+            make_pack(read_checkpoint(drafter), tmp_path / "pack", Order(["Q8_0"]))
+    change(drafter, max_position_embeddings=64)
+    with pytest.raises(SettingError, match="another checkpoint"):
+        make_pack(read_checkpoint(drafter), tmp_path / "pack", Order(["Q8_0"]))
+
+
+def test_a_matrix_that_is_asked_for_later_is_not_passed_over(drafter: Path, tmp_path: Path) -> None:
+    checkpoint, out = read_checkpoint(drafter), tmp_path / "pack"
+    make_pack(checkpoint, out, Order(["Q4_0"]))
+    said: list[str] = []
+    weighed = Order(["Q4_0"], importance={"output.weight": np.ones(256, np.float32)})
+    made = make_pack(checkpoint, out, weighed, say=said.append)
+    assert said == ["making drafter-q4_0.gguf"]
+    assert "weighed by an importance matrix" in made.parts[0].notes
+
+
+def test_the_hub_s_folders_are_called_like_their_repository(drafter: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "models--org--Small-1B" / "snapshots" / "0123abc"
+    folder.parent.mkdir(parents=True)
+    drafter.rename(folder)
+    assert read_checkpoint(folder).name == "Small-1B"
+
+
+def test_variants_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    names = ("a/d-q8.gguf", "b/d-q8.gguf", "b/d-q4.gguf", "x/p/model.onnx", "y/p/model.onnx")
+    files = [tmp_path / name for name in names]
+    assert labels(files) == [*names[:2], "d-q4", *names[3:]]
+
+
 class TestBadInput:
+    def test_weights_that_changed_anywhere_are_another_checkpoint(
+        self, drafter: Path, tmp_path: Path
+    ) -> None:
+        make_pack(read_checkpoint(drafter), tmp_path / "pack", Order(["F16"]))
+        weights = drafter / "model.safetensors"
+        raw = bytearray(weights.read_bytes())
+        raw[-2] ^= 1
+        weights.write_bytes(raw)
+        with pytest.raises(SettingError, match="another checkpoint"):
+            make_pack(read_checkpoint(drafter), tmp_path / "pack", Order(["F16"]))
+
+    @pytest.mark.parametrize(
+        ("tensor", "words"),
+        [("nan", "logits that are not finite"), ("gone", r"blk\.1\.ffn_up\.weight. not found")],
+    )
+    def test_weights_that_cannot_be_right(
+        self, tensor: str, words: str, *, drafter: Path, tmp_path: Path
+    ) -> None:
+        from safetensors.torch import load_file, save_file
+
+        weights = load_file(drafter / "model.safetensors")
+        name = "model.layers.1.mlp.up_proj.weight"
+        weights[name] = weights[name] * float("nan")
+        if tensor == "gone":
+            del weights[name]
+        save_file(weights, drafter / "model.safetensors", {"format": "pt"})
+        out = tmp_path / "pack"
+        with pytest.raises(BackendError, match=words):
+            make_pack(read_checkpoint(drafter), out, Order(["F16"]))
+        assert not list(out.glob("*.gguf"))
+
+    @pytest.mark.parametrize(
+        ("settings", "words"),
+        [
+            ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; llama.cpp computes"),
+            ({"num_attention_heads": 0}, "num_attention_heads is 0"),
+            ({"num_key_value_heads": 3}, "does not fit the weights"),
+            ({"rms_norm_eps": "small"}, "has one of a wrong kind"),
+            ({"rope_parameters": {"rope_type": "llama3"}}, "lacks a setting"),
+            ({"intermediate_size": None}, "does not say intermediate_size"),
+        ],
+    )
+    def test_a_configuration_that_cannot_be_right(
+        self,
+        settings: dict[str, object],
+        words: str,
+        *,
+        drafter: Path,
+        tmp_path: Path,
+        change: Callable[..., None],
+    ) -> None:
+        change(drafter, **settings)
+        with pytest.raises(BackendError, match=words):
+            make_pack(read_checkpoint(drafter), tmp_path / "pack", Order(["F16"]))
+
+    def test_a_drafter_of_a_smaller_vocabulary(self, tmp_path: Path) -> None:
+        with pytest.raises(BackendError, match="has 4096 ids and the target's tokenizer 5000"):
+            measure(
+                [ROOT / "models" / "drafter" / "drafter-q8_0.gguf"],
+                open_target(TARGET),
+                {"x": [[1] * BLOCK]},
+                size=5000,
+            )
+
     def test_a_pack_of_another_checkpoint(
         self, drafter: Path, tmp_path: Path, change: Callable[..., None]
     ) -> None:
