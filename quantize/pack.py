@@ -18,6 +18,7 @@ import msgspec
 from outrider.protocol.errors import BackendError, SettingError
 from outrider.quantize.check import check_f32, check_runs
 from outrider.quantize.checkpoint import Checkpoint
+from outrider.quantize.families import family_of
 from outrider.quantize.folder import TOKENIZER_FILES, saving
 from outrider.quantize.gguf_file import PLAIN, write_gguf
 from outrider.quantize.gguf_quantize import Importance, describe_types, quantize_gguf
@@ -61,6 +62,8 @@ def make_pack(
     """
     if not order.gguf and not order.onnx:
         raise SettingError("name at least one GGUF type or an ONNX precision")
+    if order.gguf:
+        family_of(checkpoint)
     if order.onnx:
         from outrider.quantize.onnx_export import check_wanted
 

@@ -116,10 +116,11 @@ def measure(
     try:
         for file in files:
             models.append(load_lm(file, threads=max(threads)).lm)
-        for path, model in zip(("the target", *files), (target, *models), strict=True):
+        size = min(size, target.row_width)  # some tokenizers have more ids than their model
+        for path, model in zip(files, models, strict=True):
             if model.row_width < size:
                 raise BackendError(
-                    f"{path} has {model.row_width} ids and the target's tokenizer {size}: they do "
+                    f"{path} has {model.row_width} ids and the target {size}: they do "
                     "not share a vocabulary"
                 )
         for number, (domain, ids) in enumerate(_each(blocks), 1):
