@@ -70,13 +70,13 @@ class Settings:
     clip: float = 1.0
 
 
-def specialist(domain: str) -> Settings:
+def specialist(domain: str, steps: int, flat: float) -> Settings:
     """Half of the text is the corpus: there are fewer samples of one domain."""
     return Settings(
         seed=6,
         start="distilled",
         domain=domain,
-        steps=900,
+        steps=steps,
         adam_rate=2e-3,
         muon_rate=1e-2,
         corpus_steps=0,
@@ -85,11 +85,16 @@ def specialist(domain: str) -> Settings:
         shard_every=0,
         tv_share=(0.6, 0.9),
         tv_steps=1500,
-        flat=0.67,
+        flat=flat,
     )
 
 
-RUNS = {"distilled": Settings()} | {domain: specialist(domain) for domain in DOMAINS}
+RUNS = {
+    "distilled": Settings(),
+    "scripture": specialist("scripture", 900, 0.67),
+    "docs": specialist("docs", 900, 0.67),
+    "source": specialist("source", 500, 0.8),
+}
 
 
 def divergences(student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor]:
