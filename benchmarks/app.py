@@ -253,9 +253,9 @@ def wire(
 
     result = run(Console(stderr=True).print, quick=quick)
     if plot is not None:
-        from outrider.benchmarks.plots import draw_curve
+        from outrider.benchmarks.plots import draw_wire
 
-        draw_curve(result["ratio_curve"], plot)
+        draw_wire(result, plot)
     if json_output:
         emit(result)
     else:

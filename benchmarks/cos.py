@@ -10,6 +10,7 @@ or headers, whichever is faster. One model after the other is slower by a pass.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,14 +24,15 @@ from outrider.cloud_server.targets.rows import decide_rows
 from outrider.edge_client.adaptive import Adaptive
 from outrider.edge_client.policy import Plan, Policy, Steady
 from outrider.protocol.decoding.alternate import Alternation, Made, Mixture, Turn, plain
-from outrider.protocol.decoding.combine import budget_of, combined, row_sampling
+from outrider.protocol.decoding.combine import budget_of, combined
+from outrider.protocol.decoding.mixed import spread_all
 from outrider.protocol.decoding.noise import gumbel
 from outrider.protocol.decoding.processors import F32
 from outrider.protocol.decoding.sampling import Collaboration, Combination, Sampling
-from outrider.protocol.decoding.sparse import spread
-from outrider.runtime.lm.base import CausalLM, follow
+from outrider.runtime.lm.base import CausalLM, ListedLM, Rows, follow
 from outrider.runtime.lm.drafter import Drafter
 from outrider.runtime.lm.factory import load_lm
+from outrider.runtime.lm.together import Together
 from outrider.runtime.text.tokenizer import load_tokenizer
 from outrider.simulator.profiles import profile
 from outrider.simulator.settings import (
@@ -44,7 +46,7 @@ from outrider.simulator.settings import (
 )
 from outrider.simulator.world import World
 
-LINKS = ("lan", "wifi", "lte", "starlink")
+LINKS = ("lan", "wifi", "lte", "starlink", "geo")
 TOLERANCE = 1e-3
 """In score: a token that is not r's first choice when replayed, but this near to it, is a tie."""
 
@@ -63,6 +65,27 @@ MIXTURES = {
 }  # fmt: skip
 
 
+FLATTER = np.float32(0.8)
+
+
+class Flatter(ListedLM):
+    """A model at a higher temperature."""
+
+    def __init__(self, inner: CausalLM) -> None:
+        super().__init__(f"{inner.name}, flatter", inner.row_width, inner.n_ctx)
+        self._inner = inner
+
+    def feed(self, ids: Sequence[int], rows: int = 1) -> Rows:
+        """As the model, its logits smaller."""
+        found = follow(self._inner, [*self._ids, *ids], rows)
+        self._ids.extend(ids)
+        return np.asarray(found * FLATTER, np.float32)
+
+    def fork(self) -> Flatter:
+        """Nobody asks for another one."""
+        raise NotImplementedError
+
+
 @dataclass
 class Models:
     """The embedded models. There are two; where three are wanted, the third is the drafter at a
@@ -70,6 +93,7 @@ class Models:
 
     drafter: CausalLM
     target: CausalLM
+    second: CausalLM
     size: int
     prompts: list[list[int]]
     _known: dict[tuple[int, tuple[int, ...]], F32] = field(default_factory=dict)
@@ -78,13 +102,18 @@ class Models:
     def load(cls) -> Models:
         """From the package."""
         tokenizer = load_tokenizer(models() / "drafter")
-        drafter, target = (
-            load_lm(models() / "drafter", "llama").lm,
-            load_lm(models() / "target", "llama").lm,
+        drafter, target, second = (
+            load_lm(models() / name, "llama").lm for name in ("drafter", "target", "drafter")
         )
         size = min(tokenizer.size, drafter.row_width, target.row_width)
         texts = [prompts(domain)[0] for domain in ("scripture", "docs", "source")]
-        return cls(drafter, target, size, [list(tokenizer.encode_prompt(t)) for t in texts])
+        return cls(
+            drafter,
+            target,
+            Flatter(second),
+            size,
+            [list(tokenizer.encode_prompt(t)) for t in texts],
+        )
 
     def row(self, name: str, ids: Sequence[int]) -> F32:
         """Logits after ids of ``drafter``, ``flatter`` or ``target``."""
@@ -93,7 +122,7 @@ class Models:
         if row is None:
             lm = self.target if key[0] else self.drafter
             row = self._known[key] = follow(lm, list(ids))[-1][: self.size].copy()
-        return np.asarray(row * np.float32(0.8)) if name == "flatter" else row
+        return np.asarray(row * FLATTER) if name == "flatter" else row
 
     def logits(self, count: int) -> Callable[[int, Sequence[int]], F32]:
         """Of so many models, the target last."""
@@ -116,10 +145,12 @@ def cos(note: Callable[[str], None], *, quick: bool = False) -> dict[str, Any]:
                         )
                     )
     for name in LINKS[1:3] if quick else LINKS:
-        for kind in MIXTURES:
+        for kind, count in itertools.product(MIXTURES, (2, 3)):
             for temperature in (0.0, 1.0):
-                note(f"over {name}: {kind}, temperature {temperature:g}")
-                rows.append(_linked(found, kind, temperature, name, tokens))
+                note(f"over {name}: {kind}, {count} models, temperature {temperature:g}")
+                rows.append(
+                    _linked(found, kind, count, temperature=temperature, name=name, tokens=tokens)
+                )
     local = [row for row in rows if row["place"] == "one machine"]
     links = [row for row in rows if row["place"] != "one machine"]
     return {
@@ -199,36 +230,53 @@ class _Target(Target):
 
 
 @dataclass(frozen=True, slots=True)
-class _World:
+class PairWorld:
+    """The embedded pair for a world. ``plan`` None: the policy decides; ``models`` at the edge."""
+
     found: Models
     plan: Plan | None
+    models: int = 1
 
     def target(self, settings: WorldSettings) -> Target:
+        """The target, for a verifier that boots."""
         return _Target(self.found, settings)
 
     def drafter(self, world: WorldSettings, settings: DrafterSettings) -> Drafter:
+        """The drafter, for an edge."""
         del world, settings
-        return Drafter(self.found.drafter, self.found.size)
+        if self.models == 1:
+            return Drafter(self.found.drafter, self.found.size)
+        return Together([self.found.drafter, self.found.second], self.found.size)
 
     def policy(self, settings: DrafterSettings) -> Policy:
+        """How far an edge drafts ahead."""
         del settings
         return Steady(self.plan) if self.plan else Adaptive()
 
 
-def _linked(found: Models, kind: str, temperature: float, name: str, tokens: int) -> dict[str, Any]:
-    weight = MIXTURES[kind][2].weights[0]
-    together = Collaboration(kind=Combination(kind), weight=weight)
-    sampling = Sampling(temperature=temperature, seed=11, collaborate=together)
-    machine = MACHINES["a"]
-    ours, answers = _run(found, sampling, None, name=name, tokens=tokens)
-    measured, _ = _run(found, sampling, Plan(1, 1), name=name, tokens=tokens)
-    computed = 1 / max(machine.target_pass, profile(name).rtt + machine.draft_step)
+def _together(kind: str, count: int) -> Collaboration:
+    """All but the target sit at the edge."""
+    mixture = MIXTURES[kind][count]
+    weights = mixture.weights[: count - 1]
+    several = weights if count > 2 else ()
+    return Collaboration(kind=mixture.kind, weight=sum(weights), edge=several)
+
+
+def _linked(
+    found: Models, kind: str, count: int, *, temperature: float, name: str, tokens: int
+) -> dict[str, Any]:
+    sampling = Sampling(temperature=temperature, seed=11, collaborate=_together(kind, count))
+    machine, models = MACHINES["a"], count - 1
+    step = machine.draft_step * models
+    ours, answers = _run(found, sampling, None, name=name, tokens=tokens, models=models)
+    measured, _ = _run(found, sampling, Plan(1, 1), name=name, tokens=tokens, models=models)
+    computed = 1 / max(machine.target_pass, profile(name).rtt + step)
     base = max(measured, computed)
     judged = sum(len(answer.tokens) for answer in answers)
     return {
         "place": name,
         "kind": kind,
-        "models": 2,
+        "models": count,
         "temperature": temperature,
         "machine": "a",
         "acceptance": sum(answer.accepted for answer in answers) / judged,
@@ -242,9 +290,12 @@ def _linked(found: Models, kind: str, temperature: float, name: str, tokens: int
 
 
 def _run(
-    found: Models, sampling: Sampling, plan: Plan | None, *, name: str, tokens: int
+    found: Models, sampling: Sampling, plan: Plan | None, *, name: str, tokens: int, models: int
 ) -> tuple[float, list[Any]]:
-    """Tokens a second after the first of each answer, and the answers."""
+    """Tokens a second after the first of each answer, and the answers.
+
+    The edge's models work one after the other.
+    """
     machine = MACHINES["a"]
     users = tuple(
         (Asked(ids=tuple(prompt), max_tokens=tokens, sampling=sampling, objective="latency"),)
@@ -263,13 +314,13 @@ def _run(
         costs=Costs(
             target_pass=machine.target_pass,
             target_token=0.0,
-            draft_step=machine.draft_step,
-            draft_prefill=1 / machine.prefill_rate,
+            draft_step=machine.draft_step * models,
+            draft_prefill=models / machine.prefill_rate,
         ),
         limit=3600.0,
         max_steps=1_000_000,
     )
-    world = World(settings, _World(found, plan))
+    world = World(settings, PairWorld(found, plan, models))
     if not world.run():
         raise RuntimeError(f"a world over {name} did not come to an end")
     answers = [a for user in world.edges[0].conversations for a in user.answers]
@@ -283,10 +334,8 @@ def _replayed(found: Models, sampling: Sampling, answer: Any) -> bool:
     assert together is not None
     text, start = list(answer.prompt), len(answer.prompt)
     for token in answer.tokens:
-        row = spread(
-            found.row("drafter", text), row_sampling(sampling), text, start, found.size,
-            budget=budget_of(together),
-        ).row  # fmt: skip
+        rows = [found.row(name, text) for name in ("drafter", "flatter")[: together.models]]
+        row = spread_all(rows, sampling, text, start, found.size, budget=budget_of(together)).row
         tokens, scores = combined(
             found.row("target", text), sampling, text, start, found.size, other=row
         )

@@ -90,14 +90,16 @@ def draw_sweep(rows: Sequence[dict[str, Any]], unit: str, path: Path) -> None:
     pyplot.close(figure)
 
 
-def draw_curve(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Acceptance over that of full rows against uplink bytes a token, by kind of row.
+def draw_wire(result: dict[str, Any], path: Path) -> None:
+    """Acceptance over that of full rows against uplink bytes a token, by kind of row; and tokens a
+    second of each rule by uplink rate.
 
     Raises:
         BackendError: matplotlib is not installed.
     """
     pyplot = _pyplot()
-    figure, axis = pyplot.subplots(figsize=(8, 4), layout="constrained")
+    figure, (axis, below) = pyplot.subplots(2, 1, figsize=(8, 8), layout="constrained")
+    rows = result["ratio_curve"]
     for kind in dict.fromkeys(r["kind"] for r in rows):
         part = [r for r in rows if r["kind"] == kind]
         sizes = [r["bytes_up_per_token"] for r in part]
@@ -106,6 +108,14 @@ def draw_curve(rows: Sequence[dict[str, Any]], path: Path) -> None:
     axis.set_xlabel("uplink bytes a token")
     axis.set_ylabel("acceptance / that of full rows")
     axis.legend(fontsize=7)
+    measured = result["rules_measured"]
+    rates = [r["uplink_bits_per_second"] for r in measured]
+    for name in measured[0]["tokens_per_second"]:
+        below.plot(rates, [r["tokens_per_second"][name] for r in measured], label=name, marker=".")
+    below.set_xscale("log")
+    below.set_xlabel("uplink, bits a second (embedded pair, class (a), 60 ms, virtual time)")
+    below.set_ylabel("tokens a second")
+    below.legend(fontsize=7)
     figure.savefig(path)
     pyplot.close(figure)
 

@@ -1,7 +1,8 @@
 """``outrider bench wire``: bytes a token, counted, and what distributions on a budget buy.
 
-Bytes are those of real frames, verdicts and messages, WebSocket framing included. Speeds are
-predicted from measured acceptance and counted bytes, and say so.
+Bytes are those of real frames, verdicts and messages, WebSocket framing included. Which rule wins
+at which rate is predicted from measured acceptance and counted bytes for the large pair, and
+measured in virtual time for the embedded one (``rules``).
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from outrider.benchmarks import virtual, wire_record
+from outrider.benchmarks import rules, virtual, wire_record
+from outrider.benchmarks.cos import Models
 from outrider.benchmarks.strategies import ADAPTIVE, MACHINES, Strategy, lockstep
 from outrider.edge_client.forecast import Figures, cloud_alone, streaming
 from outrider.protocol.codec import Codec
@@ -77,6 +79,7 @@ def wire(note: Callable[[str], None], *, quick: bool = False) -> dict[str, Any]:
         "frame_of_8_encode_us": encode,
         "frame_of_8_decode_us": decode,
         "rules_by_uplink": _rules(record, best),
+        "rules_measured": rules.measured(Models.load(), note, tokens=48 if quick else 96),
     }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from outrider.cli import drafters, judging
+from outrider.cli import drafters, judging, logs
 from outrider.cli import options as o
 from outrider.cli.settings import given_as_flag
 from outrider.protocol.errors import SettingError
@@ -25,6 +25,13 @@ def check(ctx: typer.Context, stops: Sequence[str]) -> None:
     """
     if any(not stop for stop in stops):
         raise SettingError("--stop is empty; it must be at least one character")
+    rule = ctx.params.get("rule")
+    if rule is judging.RuleName.RATIO and given_as_flag(ctx, "seed") and ctx.params["temp"]:
+        logs.warn(
+            "--rule ratio: a seed does not repeat the text. Whatever the seed, texts have the "
+            "target's distribution, but which one comes depends on the drafter, how far it went "
+            "ahead and so on the link; --rule coupled repeats it"
+        )
     typed = given_as_flag(
         ctx, "draft", "draft_max", "draft_p_min", "drafter_backend", "threads", "policy"
     )

@@ -24,7 +24,8 @@ RuleOption = Annotated[
         "--rule",
         rich_help_panel=DRAFTING,
         help="With --temp: coupled (a seed repeats the text), ratio (the drafter's probabilities "
-        "are sent along: more guesses pass, more bytes), or what is expected to be faster.",
+        "are sent along: more guesses pass, more bytes; a seed repeats no text), or what is "
+        "expected to be faster. With --collaborate either is exact for the combination.",
     ),
 ]
 Collaborate = Annotated[

@@ -20,7 +20,7 @@ from outrider.protocol.decoding import combine
 from outrider.protocol.decoding.processors import F32
 from outrider.protocol.session import CloudSession
 
-LONGEST = {"latency": 8, "balanced": 2, "cost": 0}
+LONGEST = {"latency": 16, "balanced": 2, "cost": 0}
 """Rows that the cloud makes ahead of the edge's at most, by objective. One that stands in for the
 row at the text's end, if it is right, costs nothing; others may be wasted."""
 

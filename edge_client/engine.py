@@ -14,7 +14,7 @@ from outrider.edge_client.branches import Branches, Pace, Side, Trust, places
 from outrider.edge_client.decisions import DecisionLog
 from outrider.edge_client.health import Health
 from outrider.edge_client.policy import Observed, Plan, Policy
-from outrider.edge_client.ratio import Rows
+from outrider.edge_client.ratio import MOST_PROPOSED, Rows
 from outrider.edge_client.standing import stand
 from outrider.edge_client.work import DraftWork, Idle, Prefill, Work
 from outrider.protocol.edge import EdgeMachine
@@ -178,7 +178,8 @@ class EdgeEngine:
         session.scores = plan.offers and welcome is not None and OFFERS in welcome.features
         if not session.scores or not session.collaborates:
             return ()
-        return session.offers.beyond(session.window.ahead)[: max(0, room - 1)]
+        most = max(0, min(room - 1, MOST_PROPOSED))
+        return session.offers.beyond(session.window.ahead)[:most]
 
     def _side(
         self, session: EdgeSession, longest: int, now: float, *, away: int, going_on: bool

@@ -43,10 +43,17 @@ RETRY, TRIAL = 64, 12
 PRIOR, PRIOR_WEIGHT = 0.7, 8.0
 
 MOST_PROPOSED = 8
-"""Proposals of the cloud's that a frame is expected to score at most."""
+"""Proposals of the cloud's that a frame scores at most: its rows behind those begin the next."""
 
-TURNS_WEIGHT = 4.0
-"""Of the cloud's proposals so many are judged before it is decided whether to go on in turns."""
+TURNS_KNOWN = 8.0
+"""Guesses of the edge's that are judged before it is asked whether turns would do better."""
+
+TURNS_TRIED, TURNS_HOPE = 4.0, 0.95
+"""Proposals of the cloud's whose fate tells how good they are, and what share of them is hoped to
+stand until then: only where turns would win with that are they tried."""
+
+TURNS_GAIN = 0.95
+"""The time of a token in turns must be less than this share of that of the other ways."""
 
 READING = 0.25
 """Time of a token that is scored along with others, in draft steps."""
@@ -118,7 +125,7 @@ class Rows:
             known.stopped_at = None
         costs = _Costs.of(seen, known.row)
         if origins is not None and seen.objective != "cost":
-            plan = costs.together(origins)
+            plan = costs.together(origins, known=seen.judged >= TURNS_KNOWN)
             how = "in turns with the cloud" if plan.offers else f"{plan.window} ahead"
             self.reason = f"models combined, {how}"
             return plan
@@ -188,7 +195,7 @@ class _Costs:
             return Plan(2, self._window()), self.pipeline()
         return Plan(top, top), rates[top]
 
-    def together(self, origins: Origins) -> Plan:
+    def together(self, origins: Origins, *, known: bool) -> Plan:
         """Where models are combined: one row at a time as plain collaborative decoding has it, in
         turns with the cloud, or one after the other without waiting, whichever is predicted to be
         quicker.
@@ -204,11 +211,11 @@ class _Costs:
         refused = max(self.target, each + self.row + self.rtt + 0.5 * self.step)
         going_on = self.alpha * each + (1 - self.alpha) * refused
         rows = min(MOST_PROPOSED, int(waiting / self.target))
-        a = (origins.right + PRIOR * TURNS_WEIGHT) / (origins.judged + TURNS_WEIGHT)
+        tried = origins.judged >= TURNS_TRIED
+        a = origins.right / origins.judged if tried else TURNS_HOPE
         tokens = sum(a**i for i in range(rows))
         turns = (waiting + (rows - 1) * (self.row + READING * self.step)) / max(1.0, tokens)
-        unknown = rows > 1 and origins.judged < TURNS_WEIGHT
-        if unknown or turns < min(going_on, waiting):
+        if known and turns < TURNS_GAIN * min(going_on, waiting):
             return Plan(1, 1, offers=True)
         return Plan(1, self._window()) if going_on < waiting else Plan(1, 1)
 

@@ -40,9 +40,8 @@ class Origins:
         self.right = self.judged = 0.0
 
     def clear(self) -> None:
-        """Another answer begins."""
+        """Another answer begins. How good the cloud's proposals were is remembered."""
         self.tokens.clear()
-        self.right = self.judged = 0.0
 
     def note(
         self, guesses: Guesses, node: int, tokens: Sequence[int], accepted: int

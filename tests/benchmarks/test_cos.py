@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outrider.benchmarks import cos
+from outrider.benchmarks import cos, rules
 
 
 @pytest.fixture(scope="module")
@@ -21,9 +21,19 @@ def test_one_machine(found: cos.Models) -> None:
 
 
 def test_over_a_link(found: cos.Models) -> None:
-    row = cos._linked(found, "contrastive", 0.0, "lte", 12)
+    row = cos._linked(found, "contrastive", 3, temperature=0.0, name="lte", tokens=12)
     assert row["exact"]
+    assert row["models"] == 3
     assert row["plain_measured_tokens_per_second"] < row["tokens_per_second"]
     assert row["speedup"] == row["tokens_per_second"] / max(
         row["plain_measured_tokens_per_second"], row["plain_computed_tokens_per_second"]
     )
+
+
+def test_rules_by_uplink_rate(found: cos.Models) -> None:
+    (row,) = rules.measured(found, lambda _: None, rates=[100e3], tokens=12)
+    assert set(row["tokens_per_second"]) == {"cloud", *rules.WAYS}
+    share = row["accepted_per_token"]
+    assert set(share) == set(rules.WAYS)
+    assert all(0 <= part < 1 for part in share.values())
+    assert row["winner"] in row["tokens_per_second"]
