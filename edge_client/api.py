@@ -12,6 +12,7 @@ been marked as deprecated for a minor version first. Other modules may change at
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping, Sequence
@@ -164,12 +165,14 @@ class AsyncOutrider:
         ignore_eos: bool = False,
         objective: str | None = None,
         logprobs: int | None = None,
+        schema: Mapping[str, Any] | None = None,
         **sampling: Any,
     ) -> AsyncGenerator[Piece | Answer, None]:
         """The pieces of an answer as they are verified, and last the whole :class:`Answer`.
 
         Leaving the loop early cancels it. ``logprobs``: tell the target's log-probability of each
-        token and of so many of the likeliest ones (at most 20). ``sampling`` are further fields of
+        token and of so many of the likeliest ones (at most 20). ``schema``: a JSON Schema that the
+        text must be of, enforced by the cloud. ``sampling`` are further fields of
         :class:`Sampling`.
 
         Raises:
@@ -186,6 +189,7 @@ class AsyncOutrider:
             ignore_eos=ignore_eos,
             objective=objective,
             logprobs=logprobs,
+            grammar=None if schema is None else json.dumps({"json": schema}),
             sampling=_sampling(temperature, seed, sampling),
         )
         session, base = pool.take(request["ids"])

@@ -50,6 +50,7 @@ class Service:
         self.pool = SessionPool(client, min(2 * parallel, limit))
         self._places = asyncio.Semaphore(self.parallel)
         self._running = self._waiting = 0
+        self._degraded: str | None = None
 
     @property
     def model(self) -> str:
@@ -68,7 +69,9 @@ class Service:
         """Whether there are drafts now, and why (not)."""
         if not self.drafts:
             return "plain cloud streaming: drafting is off"
-        return next(reversed(self.client.notices), None) or self.turns.reason
+        if self._degraded is not None:
+            return f"plain cloud streaming: the drafter failed: {self._degraded}"
+        return self.turns.reason
 
     def link_figures(self) -> dict[str, float | str | None]:
         """Of the link as it is now: milliseconds, bytes a second, and how far is drafted."""
@@ -147,7 +150,7 @@ class Service:
             async with aclosing(stream) as events:
                 async for event in events:
                     if isinstance(event, Answer):
-                        keep = True
+                        keep, self._degraded = True, event.degraded
                         self.metrics.answered(event, self._fallback(wish, event))
                     yield event, session
         except (SessionError, LinkError):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from importlib.metadata import EntryPoint
 
+import numpy as np
 import pytest
 
 from outrider.edge_client import api
 from outrider.edge_client.answer import Answer
 from outrider.edge_client.api import AsyncOutrider, Outrider
 from outrider.edge_client.policy import Fixed
-from outrider.protocol.errors import BackendError, LinkError, SettingError
+from outrider.protocol.errors import BackendError, LinkError, SessionError, SettingError
 from outrider.runtime import plugins
 
 
@@ -90,6 +91,45 @@ def test_texts_and_chats_and_what_a_session_keeps(scene) -> None:
                 for _ in range(2)
             ]
             assert sampled[0] == sampled[1]
+
+    asyncio.run(main())
+
+
+def test_log_probabilities(scene) -> None:
+    async def main() -> None:
+        async with scene(step=0.0) as world, AsyncOutrider(world.url, draft=False) as client:
+            settings = {"max_tokens": 6, "ignore_eos": True, "temperature": 1.0, "seed": 3}
+            plain = await client.ask("some words", **settings)
+            told = await client.ask("some words", logprobs=2, **settings)
+            assert plain.logprobs is None
+            assert told.ids == plain.ids
+            assert told.logprobs is not None
+            assert len(told.logprobs) == 6
+            pieces = [e async for e in client.stream("some words", logprobs=2, **settings)]
+            assert [v for p in pieces[:-1] for v in p.logprobs] == list(told.logprobs)
+            text = [*told.prompt_ids]
+            for token, value in zip(told.ids, told.logprobs, strict=True):
+                row = world.verifier.target.inner.row(text)[: world.tokenizer.size]
+                row = row.astype(np.float64)
+                expected = row - np.log(np.exp(row - row.max()).sum()) - row.max()
+                assert value.logprob == pytest.approx(expected[token], abs=1e-5)
+                assert value.top[0][0] == int(row.argmax())
+                text.append(token)
+
+    asyncio.run(main())
+
+
+def test_text_of_a_schema(scene) -> None:
+    pytest.importorskip("llguidance")
+
+    async def main() -> None:
+        async with scene(step=0.0) as world, AsyncOutrider(world.url, draft=False) as client:
+            answer = await client.ask("some words", max_tokens=40, schema={"enum": [7, True]})
+            assert answer.text in ("7", "true")
+            assert answer.reason == "stop"
+            with pytest.raises(SessionError, match="uniqueItems") as refused:
+                await client.ask("x", schema={"type": "array", "uniqueItems": True})
+            assert refused.value.code == "grammar"
 
     asyncio.run(main())
 
