@@ -24,7 +24,7 @@ cloud-transformers := cloud
 cloud-llama := cloud-llama
 DEMO_EXTRAS = $(edge-$(DRAFTER)),$(cloud-$(TARGET))
 # Without llama.cpp: it comes last in `make test`, compiled while the rest is checked.
-TEST_EXTRAS := edge,cloud,models,quantize,sim,dev
+TEST_EXTRAS := edge,cloud,models,quantize,sim,dev,docs
 
 stamp = $(VENV)/.installed-$(subst $(comma),+,$(1))
 SETUP := pyproject.toml constraints.txt scripts/venv.sh
