@@ -34,6 +34,7 @@ def chat(
     tls_fingerprint: o.TlsFingerprint = None,
     tls_ca: o.TlsCa = None,
     reconnect: o.Reconnect = 30.0,
+    offline: o.OfflineOption = o.Offline.OFF,
     model: o.Target = None,
     draft_model: drafters.DraftModels = None,
     draft_key: drafters.DraftKey = None,
@@ -92,6 +93,7 @@ def chat(
     the cloud has confirmed them (with NO_COLOR set they are not shown at
     all). Ctrl-C cancels an answer, /help lists what else there is. From a
     pipe every line is a message, and only answers go to standard output.
+    With --offline local an answer goes on without a link, marked unverified.
 
     Example: outrider chat --cloud wss://gpu.example:8471 -md qwen2.5-coder
     """
@@ -101,7 +103,7 @@ def chat(
     from outrider.cli.edge import load_edge
 
     sampling = flags.sampling(ctx.params, seed or 0)
-    edge = load_edge(flags.edge_options(ctx.params))
+    edge = load_edge(flags.edge_options(ctx.params, offline=offline is o.Offline.LOCAL))
     settings = ChatSettings(
         sampling=sampling,
         seed=seed,
@@ -137,6 +139,7 @@ def _converse(
     from outrider.cli.chat_commands import WORDS
     from outrider.cli.chat_input import Reader, history_file
     from outrider.cli.chat_loop import Chat
+    from outrider.cli.chat_offline import OfflineChatScreen
     from outrider.cli.chat_screen import Screen
     from outrider.cli.chat_talk import Conversation
 
@@ -145,7 +148,11 @@ def _converse(
     tails = not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
     why = _plain_because(edge, link, raw=raw, system=system)
     talk = Conversation(plain=why is not None, system=system)
-    screen = Screen(sys.stdout, terminal=shown, tails=tails, silent=settings.as_json)
+    screen = (
+        OfflineChatScreen(sys.stdout, terminal=shown and tails, silent=settings.as_json)
+        if edge.options.offline
+        else Screen(sys.stdout, terminal=shown, tails=tails, silent=settings.as_json)
+    )
     chat = Chat(edge, link, talk, screen, settings, interactive=person)
     chat.objective = objective
     if person or logs.verbose():

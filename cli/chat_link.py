@@ -19,6 +19,7 @@ from types import FrameType, TracebackType
 from typing import Self
 
 from outrider.cli.edge import Edge, connected
+from outrider.cli.exits import NotConnectedError
 from outrider.edge_client.answer import Ahead, Answer, Piece
 from outrider.edge_client.client import EdgeClient
 from outrider.edge_client.patience import stream_patiently
@@ -102,7 +103,8 @@ class ChatLink:
         """Connect.
 
         Raises:
-            NotConnectedError: as :func:`outrider.cli.edge.connected`.
+            NotConnectedError: as :func:`outrider.cli.edge.connected`; offline, there is no cloud to
+            begin with.
         """
         self._thread.start()
         try:
@@ -110,6 +112,12 @@ class ChatLink:
         except BaseException:
             self._leave()
             raise
+        if self.client.machine.welcome is None:  # only with --offline local
+            self._leave()
+            raise NotConnectedError(
+                f"there is no cloud at {self.client.url}: a chat begins with one, which says what "
+                "its model is. Without: outrider run --offline local"
+            )
         if self.client.policy is not None:
             self.switch = self.client.policy = Switch(self.client.policy)
         return self

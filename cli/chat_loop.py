@@ -15,7 +15,9 @@ from outrider.cli.chat_screen import Screen, note
 from outrider.cli.chat_talk import Conversation, known
 from outrider.cli.chat_turn import Outcome, Turn
 from outrider.cli.edge import Edge
+from outrider.cli.exits import WorkFailedError
 from outrider.cli.prompt import fresh_seed
+from outrider.edge_client.offline import UNVERIFIED
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.errors import OutriderError, SessionError, SettingError
 from outrider.protocol.request import Request
@@ -170,6 +172,11 @@ class Chat:
             self._cancelled(outcome)
         elif outcome.error is not None:
             self._failed(outcome)
+        elif outcome.answer.reason == UNVERIFIED:
+            raise WorkFailedError(
+                f"the link did not come back: {outcome.answer.unverified_tokens} tokens are not "
+                "verified, and no part of the conversation. /retry asks again"
+            )
         elif outcome.answer.reason == "length":
             self._cut()
         elif not outcome.answer.text:
@@ -229,4 +236,5 @@ class Chat:
             "reason": self.reason(),
             "reconnects": self.link.client.courier.reconnects,
             "error": None if error is None else str(error),
+            **(report.unverified(outcome.answer) if self.edge.options.offline else {}),
         }

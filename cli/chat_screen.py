@@ -15,6 +15,9 @@ import textwrap
 import unicodedata
 from typing import TextIO
 
+from outrider.edge_client.answer import Answer
+from outrider.edge_client.offline import Unverified
+
 ERASE = "\x1b[J"
 """To the end of the screen: a narrowed terminal may have wrapped the tail."""
 
@@ -128,13 +131,17 @@ class Screen:
             self._tail = text
             self._write("")
 
+    def unverified(self, event: Unverified) -> None:
+        """What the drafter wrote alone; only a chat that asked for it gets any."""
+        self.ahead(event.text)
+
     def aside(self, text: str) -> None:
         """A :func:`note` in the middle of the text."""
         self._tail = ""
         self._write("" if self._column == 0 or not self._terminal else "\n")
         note(text)
 
-    def end(self) -> None:
+    def end(self, answer: Answer | None = None) -> None:  # noqa: ARG002 - all of it is verified
         """The answer is over: no tail, and whatever comes next begins a line."""
         self._tail = ""
         self._write("\n" if self._anything and self._column != 0 else "")

@@ -13,6 +13,7 @@ from time import monotonic
 from outrider.cli.chat_link import ChatLink, Interrupt, Notice, Over, Waiting
 from outrider.cli.chat_screen import Screen
 from outrider.edge_client.answer import Ahead, Answer, Piece, as_it_stands, held_back
+from outrider.edge_client.offline import Unverified
 from outrider.protocol.edge_session import EdgeSession
 from outrider.protocol.errors import OutriderError
 from outrider.protocol.request import Request
@@ -62,6 +63,8 @@ class Turn:
             self._first = self._first or monotonic() - self._began
             self._parts.append(event.text)
             self._screen.text(event.text)
+        elif isinstance(event, Unverified):
+            self._screen.unverified(event)
         elif isinstance(event, Ahead):
             self._screen.ahead(event.text)
         elif isinstance(event, Answer):
@@ -89,7 +92,7 @@ class Turn:
             rest = held_back(self._session, token_bytes, self._parts)
             self._parts.append(rest)
             self._screen.text(rest)
-        self._screen.end()
+        self._screen.end(self._answer)
 
     def _broken_off(self, reason: str) -> Answer:
         """After a cancel there may be verified ids whose piece was not taken any more."""

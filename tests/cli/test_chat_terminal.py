@@ -241,3 +241,46 @@ def test_a_terminated_chat_gives_the_terminal_back(person, slow) -> None:
     os.kill(one.process, signal.SIGTERM)
     assert one.leaves() == 128 + signal.SIGTERM
     assert one.echoes()
+
+
+def test_a_chat_goes_on_without_a_link(person, start_cloud, process, serve, tmp_path: Path) -> None:
+    cloud = start_cloud(*serve)
+    whole = process("run", ASK, "--cloud", cloud.url, "-n", "300", "--ignore-eos").out
+    one = person(cloud.url, "-n", "300", "--ignore-eos", "--offline", "local")
+    one.type(ASK + "\r")
+    one.until(ASK, "king")
+    cloud.process.kill()
+    cloud.process.wait()
+    one.until("the link is down: what follows is the", "NOT verified", DIM)
+    start_cloud(*serve)
+    one.until("the link is back: verifying", "unverified tokens were", chat_input.PROMPT)
+    one.ask(f"/save {tmp_path}/kept.txt")
+    kept = (tmp_path / "kept.txt").read_text()
+    assert kept.strip() == (ASK + whole).strip()
+
+
+def test_what_stays_unverified_is_no_part_of_the_chat(
+    person, start_cloud, serve, tmp_path: Path
+) -> None:
+    cloud = start_cloud(*serve)
+    one = person(cloud.url, "-n", "300", "--ignore-eos", "--offline", "local", "--reconnect", "0.5")
+    one.type(ASK + "\r")
+    said = one.until(ASK, "king")
+    cloud.process.kill()
+    cloud.process.wait()
+    said += one.until("the link is down")
+    one.until("NOT verified: the dim text above", "error: the link did not", chat_input.PROMPT)
+    one.ask(f"/save {tmp_path}/kept.txt")
+    kept = (tmp_path / "kept.txt").read_text().strip()
+    assert visible(kept.partition(ASK)[2])[:40].strip() in said.replace("\r\n", "\n")
+    start_cloud(*serve)
+    one.type("and now\r")
+    one.until("and now", "note: cut after", chat_input.PROMPT)
+    one.ask(f"/save {tmp_path}/more.txt")
+    assert (tmp_path / "more.txt").read_text().startswith(f"{kept}\nand now")
+
+
+def test_a_chat_begins_with_a_cloud(invoke) -> None:
+    result = invoke("chat", "--cloud", "ws://127.0.0.1:9", "--offline", "local")
+    assert result.status == exits.UNREACHABLE
+    assert "a chat begins with one" in result.err
