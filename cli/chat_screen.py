@@ -13,10 +13,11 @@ import os
 import sys
 import textwrap
 import unicodedata
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from outrider.edge_client.answer import Answer
-from outrider.edge_client.offline import Unverified
+if TYPE_CHECKING:  # notes are written where nothing else of the edge is loaded
+    from outrider.edge_client.answer import Answer
+    from outrider.edge_client.offline import Unverified
 
 ERASE = "\x1b[J"
 """To the end of the screen: a narrowed terminal may have wrapped the tail."""
