@@ -47,6 +47,31 @@ def test_every_constraint_holds(
         split(problem, server).check(problem)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("server", [0, 1, 2]),  # there are two
+        ("server", [0, -1, 1]),
+        ("server", [0, 1]),  # a device without one
+        ("band", [0.6, 0.5, 1.0]),  # more than all of a server's band, eq. 4 corrected
+        ("band", [0.5, 0.0, 1.0]),
+        ("compute", [0.7, 0.4, 1.0]),
+        ("compute", [1.1, -0.1, 1.0]),
+    ],
+)
+def test_a_broken_constraint_is_seen(name: str, value: list[float]) -> None:
+    """Each constraint alone: what the property above checks can fail."""
+    problem = case(3, 2, 0)
+    good = {
+        "server": np.array([0, 0, 1]),
+        "band": np.array([0.5, 0.5, 1.0]),
+        "compute": np.array([0.3, 0.7, 1.0]),
+    }
+    Placement(**good).check(problem)
+    with pytest.raises(AssertionError):
+        Placement(**good | {name: np.array(value)}).check(problem)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_compute_shares_are_the_numerical_optimum(seed: int) -> None:
     problem = case(5, 1, seed)
@@ -65,6 +90,7 @@ def test_compute_shares_are_the_numerical_optimum(seed: int) -> None:
     ours = shares.compute_shares(problem, server)
     np.testing.assert_allclose(ours, found.x, atol=2e-3)
     assert cost(ours) <= found.fun * (1 + 1e-9)
+    assert cost(np.full(5, 0.2)) > found.fun * 1.001  # equal shares are not the optimum
 
 
 @pytest.mark.parametrize("match", [1e-2, 1.0, 100.0])
