@@ -31,7 +31,7 @@ Say = Callable[[str], None]
 LEARNED = (30, 4)
 """The cell that is learned in; what was learned is used on the whole grid."""
 
-SMALL = ((7, 4), (9, 3), (5, 7))
+SMALL = ((6, 4), (9, 3), (5, 7))
 LEARNING_STEPS = {True: 600, False: 4000}
 LEARNERS = {"tma-masac": False, "hybrid-masac": True}
 """By name: whether the association is learned too."""
@@ -69,8 +69,11 @@ def uara(
         table={ours: experiment.TABLE[ours]},
         thrifts=experiment.THRIFTS,
     )
+    if learn:
+        table = _learned(say, quick=quick, keep=keep)
+        experiment.grid(rows, points, seeds=seeds, slots=slots, table=table, report=say)
     say("small cases against the optimum")
-    gaps = _gaps(2 if quick else 6)
+    gaps = _gaps(2 if quick else 4)
     timed = {
         "default_policy": association.DEFAULT,
         "gap_to_optimum": max(gaps),
@@ -78,9 +81,6 @@ def uara(
         "decision_ms_p50": _decision_ms(),
         "environment_steps_per_second": _steps_per_second(),
     }
-    if learn:
-        table = _learned(say, quick=quick, keep=keep)
-        experiment.grid(rows, points, seeds=seeds, slots=slots, table=table)
     mine = [row for row in rows.rows if row.slots == slots and row.seed < seeds]
     result = uara_table.result(mine, points) | timed
     if learn:

@@ -83,8 +83,10 @@ def _latency(
             linestyle={"equal": "--", "optimised": "-", "learned": ":"}[kind],
             capsize=2,
         )
+    shown = [row[f"{key}_s"] for row in rows if (row["devices"], row["servers"]) in points]
     axes.set_xticks(range(len(points)), [f"{m} / {e}" for m, e in points])
     axes.set_yscale("log")
+    axes.set_ylim(0.7 * min(shown), 1.4 * max(shown))
     axes.set(xlabel="devices / servers", ylabel="mean latency, s")
     axes.set_title(f"{title} (simulated)")
     axes.grid(alpha=0.3, which="both")
@@ -112,28 +114,24 @@ def _gain(axes: Any, result: dict[str, Any]) -> None:
 def _battery(axes: Any, result: dict[str, Any]) -> None:
     rows = result["thrift"]
     weights = [row["thrift"] for row in rows]
-    for key, label in (
-        ("energy_low_battery_j", "energy, batteries at most 20% full"),
-        ("energy_high_battery_j", "energy, batteries at least 80% full"),
+    for key, label, style in (
+        ("energy_low_battery", "energy, batteries at most 20% full", "-"),
+        ("energy_high_battery", "energy, batteries at least 80% full", "-"),
+        ("latency", "latency", "--"),
     ):
-        first = rows[0][key]
         axes.errorbar(
             weights,
-            [100 * row[key] / first for row in rows],
-            yerr=[100 * row[f"{key}_interval"] / first for row in rows],
+            [100 * row[f"{key}_over_first"] for row in rows],
+            yerr=[100 * row[f"{key}_over_first_interval"] for row in rows],
             marker="o",
+            linestyle=style,
             capsize=2,
             label=label,
         )
-    first = rows[0]["latency_s"]
-    axes.plot(
-        weights,
-        [100 * row["latency_s"] / first for row in rows],
-        "k--",
-        marker="s",
-        label="latency",
+    axes.set(
+        xlabel="weight of energy, w",
+        ylabel=f"% of the same seed's at w = {weights[0]:g} (95% intervals)",
     )
-    axes.set(xlabel="weight of energy, w", ylabel=f"% of that at w = {weights[0]:g}")
     axes.legend(fontsize=8)
     axes.set_title(f"Energy against latency ({TRADE[0]} devices, {TRADE[1]} servers)")
     axes.grid(alpha=0.3)
@@ -141,17 +139,18 @@ def _battery(axes: Any, result: dict[str, Any]) -> None:
 
 def _ranks(axes: Any, result: dict[str, Any]) -> None:
     """Each policy by both delays."""
-    for row in result["ranking"]:
-        marker = {"equal": "o", "optimised": "s", "learned": "*"}[row["shares"]]
-        axes.scatter(row["latency"], row["streamed"], marker=marker)
-        axes.annotate(
-            f"{row['policy']}, {row['shares']}", (row["latency"], row["streamed"]), fontsize=7
+    rows = result["ranking"]
+    for shift, key, label in ((0.2, "latency", "the paper's"), (-0.2, "streamed", "the engine's")):
+        axes.barh(
+            [len(rows) - i + shift for i in range(len(rows))],
+            [row[key] for row in rows],
+            height=0.4,
+            label=label,
         )
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set(
-        xlabel="over greedy with optimised shares, the paper's model",
-        ylabel="over greedy, the streaming engine",
-    )
+    names = [f"{row['policy']}, {row['shares']}" for row in rows]
+    axes.set_yticks([len(rows) - i for i in range(len(rows))], names, fontsize=8)
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set(xlabel="latency over that of greedy with optimised shares")
     axes.set_title("The same placements by both delays")
-    axes.grid(alpha=0.3, which="both")
+    axes.legend(fontsize=8)
+    axes.grid(alpha=0.3, axis="x")

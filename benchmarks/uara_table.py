@@ -171,28 +171,28 @@ def _table(rows: list[Row]) -> list[dict[str, Any]]:
 
 
 def _thrift(rows: list[Row]) -> list[dict[str, Any]]:
-    """Latency and energy of the default policy by the weight of energy."""
+    """Latency and energy of the default policy by the weight of energy; ``over_first``: over the
+    same seed's at the least weight."""
+    keys = {
+        "latency": "latency",
+        "energy": "energy",
+        "energy_low_battery": "low",
+        "energy_high_battery": "high",
+    }
+    mine = [
+        row
+        for row in rows
+        if (row.policy, row.shares) == OURS and (row.devices, row.servers) == TRADE
+    ]
+    first = {row.seed: row for row in mine if row.thrift == THRIFTS[0]}
     table = []
     for weight in THRIFTS:
-        found = [
-            row
-            for row in rows
-            if row.thrift == weight
-            and (row.policy, row.shares) == OURS
-            and (row.devices, row.servers) == TRADE
-        ]
-        values = {
-            name: interval(getattr(row, key) for row in found)
-            for name, key in (
-                ("latency_s", "latency"),
-                ("energy_j", "energy"),
-                ("energy_low_battery_j", "low"),
-                ("energy_high_battery_j", "high"),
+        found = [row for row in mine if row.thrift == weight]
+        line = {"thrift": weight}
+        for name, key in keys.items():
+            line[name], line[f"{name}_interval"] = interval(getattr(row, key) for row in found)
+            line[f"{name}_over_first"], line[f"{name}_over_first_interval"] = interval(
+                getattr(row, key) / getattr(first[row.seed], key) for row in found
             )
-        }
-        table.append(
-            {"thrift": weight}
-            | {name: mean for name, (mean, _) in values.items()}
-            | {f"{name}_interval": wide for name, (_, wide) in values.items()}
-        )
+        table.append(line)
     return table

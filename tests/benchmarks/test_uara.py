@@ -70,7 +70,8 @@ def test_ranks_by_both_delays() -> None:
 def test_the_trade_of_energy() -> None:
     trade = uara_table.result(rows(), POINTS)["thrift"]
     assert [row["thrift"] for row in trade] == list(THRIFTS)
-    assert trade[-1]["energy_low_battery_j"] == pytest.approx(0.04)
+    assert trade[-1]["energy_low_battery"] == pytest.approx(0.04)  # joules
+    assert trade[-1]["energy_low_battery_over_first"] == pytest.approx(0.2)
 
 
 def test_the_sentence_on_learning() -> None:
