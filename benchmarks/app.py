@@ -339,3 +339,23 @@ def uara(
         emit(result)
     else:
         Console().print_json(data=result)
+
+
+@app.command()
+def cluster(
+    quick: Annotated[bool, typer.Option("--quick", help="Three kills of each kind.")] = False,
+    json_output: Json = False,
+) -> None:
+    """A cluster of processes: what a gateway costs a round, what failures cost, placement.
+
+    Example: outrider bench cluster --quick --json
+    """
+    from outrider.benchmarks.cluster import cluster as run
+
+    result = asyncio.run(run(Console(stderr=True).print, quick=quick))
+    if json_output:
+        emit(result)
+    else:
+        Console().print_json(data=result)
+    if result["answers_lost"] or result["answers_changed"]:
+        raise typer.Exit(1)

@@ -35,10 +35,17 @@ READING = 1e4
 
 
 async def serve(
-    model: Path, backend: str, step: float, lookup: int, *, own: Path | None, own_step: float
+    model: Path,
+    backend: str,
+    step: float,
+    lookup: int,
+    *,
+    slots: int,
+    own: Path | None,
+    own_step: float,
 ) -> None:
     """Serve on a free port of this machine until standard input ends."""
-    target = load_target(str(model), backend=backend, threads=1)
+    target = load_target(str(model), backend=backend, threads=1, slots=slots)
     passes: list[tuple[float, Sequence[Row]]] = []
 
     def answer() -> None:
@@ -75,11 +82,20 @@ def main() -> None:
     parser.add_argument("--lookup", type=int, default=EngineSettings().lookup)
     parser.add_argument("--own", type=Path)
     parser.add_argument("--own-step-ms", type=float, default=0.0)
+    parser.add_argument("--slots", type=int, default=1)
     args = parser.parse_args()
     step, own_step = args.step_ms / 1000, args.own_step_ms / 1000
     try:
         asyncio.run(
-            serve(args.model, args.backend, step, args.lookup, own=args.own, own_step=own_step)
+            serve(
+                args.model,
+                args.backend,
+                step,
+                args.lookup,
+                slots=args.slots,
+                own=args.own,
+                own_step=own_step,
+            )
         )
     except OutriderError as error:
         sys.exit(f"error: {error}")

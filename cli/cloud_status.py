@@ -40,6 +40,8 @@ def status(
 ) -> None:
     """Show sessions, batch, acceptance, queue, memory and tokens a second of a cloud.
 
+    Of a cluster's gateway: its replicas, and which sessions are placed where.
+
     At a terminal a live view until Ctrl-C; elsewhere, or with --json, once.
 
     Example: outrider cloud status --cloud ws://127.0.0.1:8471
@@ -87,6 +89,9 @@ def view(facts: dict[str, Any]) -> Table:
     """A table of what ``/status`` says. A cloud of another version may leave things out."""
     from rich.table import Table
 
+    if "replicas" in facts:
+        return cluster_view(facts)
+
     table = Table(title=f"{facts.get('model', 'loading')}: {facts.get('state')}", show_header=False)
     lately = facts.get("lately") or {}
     rows = {
@@ -111,6 +116,43 @@ def view(facts: dict[str, Any]) -> Table:
     for name, value in rows.items():
         table.add_row(name, value)
     return table
+
+
+def cluster_view(facts: dict[str, Any]) -> Table:
+    """What a gateway says: a row a replica, and under it the sessions that are placed there."""
+    from rich.table import Table
+
+    table = Table(
+        title=f"{facts.get('model') or 'a cluster'}: {facts.get('state')}, "
+        f"{facts.get('running', 0)} answers, {facts.get('waiting', 0)} waiting; "
+        f"{facts.get('moved', 0)} moved, {facts.get('replicas_lost', 0)} replicas lost"
+    )
+    for column in ("replica", "state", "answers", "way", "queue", "pass", "tokens/s", "free"):
+        table.add_column(column, justify="left" if column in ("replica", "state") else "right")
+    placed = facts.get("placement") or []
+    for name, replica in facts["replicas"].items():
+        table.add_row(
+            name,
+            replica.get("why") or replica.get("state"),
+            f"{replica.get('working', 0)} of {_unit(replica.get('slots'))}",
+            _ms(replica.get("round_trip_s")),
+            _ms(replica.get("queue_s")),
+            _ms(replica.get("pass_s")),
+            _unit(replica.get("tokens_per_second")),
+            _mib(replica.get("memory_available_bytes")),
+        )
+        for session in placed:
+            if session.get("replica") == name:
+                moves = f", moved {session['moves']} times" if session.get("moves") else ""
+                table.add_row(
+                    f"  {session.get('session', '')[:8]}",
+                    f"{session.get('key') or '(no key)'}, {session.get('ids')} ids{moves}",
+                )
+    return table
+
+
+def _ms(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{1e3 * seconds:.1f} ms"
 
 
 def _unit(value: float | None, unit: str = "") -> str:

@@ -15,7 +15,6 @@ from outrider.cli.exits import NotConnectedError, not_connected
 from outrider.edge_client.adaptive import LONGEST, Adaptive
 from outrider.edge_client.answer import Ahead, Answer, Piece, as_it_stands, held_back
 from outrider.edge_client.client import EdgeClient
-from outrider.edge_client.courier import Persistence
 from outrider.edge_client.decisions import DecisionLog
 from outrider.edge_client.offline import Unverified
 from outrider.edge_client.patience import PATIENCE, stream_patiently
@@ -26,6 +25,7 @@ from outrider.protocol.request import Request
 from outrider.runtime.hub.need import check_memory
 from outrider.runtime.hub.resolve import resolve
 from outrider.runtime.lm.drafter import DraftSource
+from outrider.runtime.net.courier import Persistence
 from outrider.runtime.net.errors import LinkBusyError
 from outrider.runtime.net.invite import is_invite, read_invite
 from outrider.runtime.net.keys import read_key_file

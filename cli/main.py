@@ -17,10 +17,12 @@ from outrider.cli.chat import chat
 from outrider.cli.chat_screen import visible
 from outrider.cli.cloud_keys import cert, invite, keys, revoke
 from outrider.cli.cloud_status import status
+from outrider.cli.cluster import cluster, scale
 from outrider.cli.demo import demo
 from outrider.cli.doctor import doctor
 from outrider.cli.drafter import serve as serve_drafter
 from outrider.cli.endpoint import serve as serve_endpoint
+from outrider.cli.gateway import gateway
 from outrider.cli.init import init
 from outrider.cli.inspect import inspect
 from outrider.cli.link import link
@@ -71,8 +73,9 @@ bench = typer.Typer(cls=LazyBench, help="Measure speed, bytes and overheads.")
 for function in (demo, init, run, chat, link, doctor, inspect, pull, versions.version):
     app.command(cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG)(function)
 app.command("serve", cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG)(serve_endpoint)
-for operate in (serve, status, cert, invite, keys, revoke):
+for operate in (serve, cluster, scale, status, cert, invite, keys, revoke):
     cloud.command(cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG)(operate)
+cloud.command(cls=Command, context_settings=_CONTEXT, hidden=True)(gateway)
 app.add_typer(cloud, name="cloud")
 drafter.command("serve", cls=Command, context_settings=_CONTEXT, epilog=exits.EPILOG)(serve_drafter)
 app.add_typer(drafter, name="drafter")

@@ -98,7 +98,7 @@ async def serve_until_told(
             await service.begin(built)
         _listen_to_signals(service, stopping)
         if with_stdin:
-            asyncio.get_running_loop().add_reader(sys.stdin.fileno(), _on_stdin, stopping)
+            asyncio.get_running_loop().add_reader(sys.stdin.fileno(), on_stdin, stopping)
         announce(built, server.url, facts, as_json=as_json)
         await _until(stopping, service)
     finally:
@@ -136,7 +136,7 @@ async def _until(stopping: Any, service: Service[T]) -> None:
         task.cancel()
 
 
-def _on_stdin(stopping: Any) -> None:
+def on_stdin(stopping: Any) -> None:
     """Whoever started us holds the other end: when it goes, however it goes, so do we."""
     if not os.read(sys.stdin.fileno(), 4096):
         stopping.set()

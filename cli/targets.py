@@ -65,6 +65,15 @@ def load(
     return target, tokenizer, "llama" if target.info.dtype.startswith("gguf") else "transformers"
 
 
+def load_its_tokenizer(model: str | None, backend: str) -> Tokenizer:
+    """The target's tokenizer alone."""
+    from outrider.runtime.text.tokenizer import load_tokenizer
+
+    named = _named(model, backend)
+    place = Path(named).expanduser()
+    return load_tokenizer(place if place.exists() else _hub_files(named))
+
+
 def _named(model: str | None, backend: str) -> str:
     """A path, or a hub id, for what the user named; None is the embedded target."""
     from outrider.runtime.hub.resolve import resolve_target

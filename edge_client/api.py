@@ -25,7 +25,6 @@ from typing import Any, Self, TypeVar, cast
 from outrider.edge_client.adaptive import Adaptive
 from outrider.edge_client.answer import Answer, Piece
 from outrider.edge_client.client import EdgeClient
-from outrider.edge_client.courier import Persistence
 from outrider.edge_client.endpoint.sessions import SessionPool
 from outrider.edge_client.policy import Policy
 from outrider.protocol.decoding.sampling import Sampling
@@ -35,6 +34,7 @@ from outrider.runtime.hub.need import check_memory
 from outrider.runtime.hub.resolve import resolve
 from outrider.runtime.lm.drafter import Drafter
 from outrider.runtime.lm.factory import load_lm
+from outrider.runtime.net.courier import Persistence
 from outrider.runtime.net.tls import client_context
 from outrider.runtime.plugins import plugin
 from outrider.runtime.text.tokenizer import Tokenizer, load_tokenizer

@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import Self
 
 from outrider.edge_client.answer import Ahead, Answer, Piece
-from outrider.edge_client.courier import Courier, Persistence
 from outrider.edge_client.decisions import DecisionLog
 from outrider.edge_client.engine import EdgeEngine, EdgeStats
 from outrider.edge_client.offline import Offline, Wrote
@@ -42,6 +41,7 @@ from outrider.protocol.events import (
 from outrider.protocol.messages import Welcome
 from outrider.protocol.request import Request
 from outrider.runtime.lm.drafter import DraftSource, Guess
+from outrider.runtime.net.courier import Courier, Persistence
 from outrider.runtime.net.link import Link
 from outrider.runtime.owner import OwnerThread
 from outrider.runtime.text.fingerprint import describe

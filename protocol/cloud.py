@@ -130,6 +130,16 @@ class CloudConnection:
         """An answer runs on this connection."""
         return any(s.running and s.link is self for s in self._handles.values())
 
+    @property
+    def sessions(self) -> list[CloudSession]:
+        """Those that this connection serves."""
+        return [s for h, s in self._handles.items() if s.link is self and s.handle == h]
+
+    def refuse(self, session: CloudSession, error: SessionError) -> None:
+        """An answer that was opened here cannot be given: it is over, and the edge is told why."""
+        session.running = session.riding = False
+        self._refuse(session.handle, session.answer, error)
+
     def connection_lost(self, now: float) -> None:
         """The socket is gone: its sessions are detached and wait for the edge to come back."""
         if self.state is not State.CLOSED:
@@ -206,6 +216,7 @@ class CloudConnection:
                 features=config.features,
                 pass_times=self.table.pass_times,
                 collaborators=config.collaborators,
+                elsewhere=config.elsewhere,
             )
         )
 

@@ -180,7 +180,7 @@ class EdgeSession:
         del self.ids[request.base :]
         self.digests.cut(request.base)
         self.ids.extend(request.ids)
-        self.prompt_len = len(self.ids) if request.ids else 0
+        self.prompt_len = request.prompt_len or (len(self.ids) if request.ids else 0)
         self.window.restart()
         self.phase, self.objective = Phase.OPENING, request.objective or "balanced"
         self.restores_left = MAX_RESTORES
@@ -188,7 +188,7 @@ class EdgeSession:
         self.origins.clear()
         self.frames_sent = self.nodes_sent = self.nodes_accepted = self.cached = 0
         self.bytes_up = self.bytes_down = 0
-        self.logprobs = None if request.logprobs is None else EdgeLogprobs()
+        self.logprobs = None if request.logprobs is None else EdgeLogprobs.after(self.emitted)
 
     def end(self) -> None:
         """The answer is over; its verified text stays for the next one."""

@@ -87,6 +87,24 @@ class EdgeWindow:
         for token in tokens:
             node = current.append(token, len(current.tokens) - node)
 
+    def graft(self, theirs: Guesses, tip: int) -> int:
+        """Repeat what hangs below node ``tip`` of another window over the same text; the number of
+        guesses that are new here. Both texts must end at that node.
+        """
+        current, kept = self.current, {tip: self.tip}
+        before = len(current.tokens)
+        for node in range(tip + 1, len(theirs.tokens)):
+            above = kept.get(theirs.parents[node])
+            if above is None:
+                continue  # beside the text
+            token = theirs.tokens[node]
+            known = current.children.get(above, {}).get(token)
+            if known is None:
+                known = current.append(token, len(current.tokens) - above)
+                current.rows.extend(theirs.rows[node : node + 1])
+            kept[node] = known
+        return len(current.tokens) - before
+
     def hits(self, tokens: Sequence[int]) -> int:
         """How many of the chain's guesses these tokens refuse by going on with a branch's."""
         node, _ = self.current.follow(self.tip, tokens)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from outrider.protocol.errors import RemoteProtocolError
 from outrider.protocol.messages import Logprobs
@@ -57,6 +57,11 @@ class CloudLogprobs:
 
 class EdgeLogprobs(list[TokenLogprob]):
     """Those of one answer at the edge, from its first token on: never fewer than its tokens."""
+
+    @classmethod
+    def after(cls, tokens: int) -> Self:
+        """So many tokens came from elsewhere, and were told there."""
+        return cls([TokenLogprob(0.0)] * tokens)
 
     def take(self, message: Logprobs, prompt_len: int) -> None:
         """The next ones came.

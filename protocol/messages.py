@@ -164,6 +164,7 @@ class Welcome(Message, frozen=True, kw_only=True):
     it must never draft; ``same_template`` false: the edge sends messages and the cloud renders.
     ``pass_times`` says what the target's passes take: tokens in a pass, seconds; the fewest first.
     ``collaborators`` are further models that can take part in a text, by name.
+    ``elsewhere`` are addresses at which the same service can be had, should this one be lost.
     """
 
     version: Count
@@ -178,6 +179,7 @@ class Welcome(Message, frozen=True, kw_only=True):
     features: tuple[str, ...] = ()
     pass_times: tuple[tuple[float, float], ...] = ()
     collaborators: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
 
 
 class Mismatch(Message, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ class Request:
     alternatives are wanted with the target's log-probability of each token; None: not even that.
     ``grammar`` is the form that the text must have; ``tools`` are for the cloud's template, where
     it renders the messages.
+    ``prompt_len``: the answer was under way elsewhere, and of all ids only so many are its prompt.
     """
 
     max_tokens: int
@@ -36,6 +37,7 @@ class Request:
     logprobs: int | None = None
     grammar: str | None = None
     tools: tuple[dict[str, Any], ...] | None = None
+    prompt_len: int | None = None
 
     def asked(self, ids: tuple[int, ...]) -> dict[str, Any]:
         """The fields of an open that say what is asked for, with ``ids`` where they are known."""

@@ -25,6 +25,8 @@ class CloudConfig:
     ``capacity`` None: every answer is worked on at once. A connection on which nothing runs and
     nothing comes for ``idle_seconds`` is closed. ``trees``: the target judges more than chains.
     ``collaborators``: further models that can take part in a text.
+    ``elsewhere``: addresses where the same service can be had. ``collaborates``: texts of a
+    combination of models can be had.
 
     ``render`` raises :class:`SessionError` for what it cannot honour; it must be quick, since the
     driver's loop waits for it. ``constrain`` raises it for a form that it cannot enforce; None:
@@ -45,11 +47,14 @@ class CloudConfig:
     trees: bool = False
     constrain: Callable[[str], None] | None = None
     tools: bool = False
+    elsewhere: tuple[str, ...] = ()
+    collaborates: bool = True
 
     @property
     def features(self) -> tuple[str, ...]:
         """What of this software's features the cloud has."""
         here = {m.TREES: self.trees, m.GRAMMAR: self.constrain is not None, m.TOOLS: self.tools}
+        here[m.COLLABORATE] = self.collaborates
         return tuple(name for name in m.FEATURES if here.get(name, True))
 
     def __post_init__(self) -> None:

@@ -19,13 +19,13 @@ from outrider.cloud_server.targets.scripted import ScriptedTarget
 from outrider.cloud_server.targets.several import SeveralTargets
 from outrider.edge_client.answer import Ahead, Answer, Piece
 from outrider.edge_client.client import EdgeClient
-from outrider.edge_client.courier import Persistence
 from outrider.edge_client.policy import Plan, Steady
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.edge_session import EdgeSession
 from outrider.protocol.request import Request
 from outrider.runtime.lm.base import ListedLM, Rows, check_feed
 from outrider.runtime.lm.drafter import Drafter
+from outrider.runtime.net.courier import Persistence
 from outrider.runtime.text.tokenizer import Tokenizer, load_tokenizer
 from outrider.simulator.links import Direction, Link
 from outrider.simulator.paced import PacedTarget

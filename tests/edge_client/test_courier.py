@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from outrider.edge_client.courier import Persistence
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.errors import LinkError, SessionError
 from outrider.runtime.net import server
+from outrider.runtime.net.courier import Persistence
 from outrider.runtime.net.link import Link as NetLink
 from outrider.simulator.links import Direction, Link
 

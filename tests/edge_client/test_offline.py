@@ -8,10 +8,10 @@ from itertools import pairwise
 import pytest
 
 from outrider.edge_client.answer import Piece
-from outrider.edge_client.courier import Persistence
 from outrider.edge_client.offline import UNVERIFIED, Unverified
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.errors import HandshakeError, LinkError, SettingError
+from outrider.runtime.net.courier import Persistence
 
 GREEDY, WARM = Sampling(), Sampling(temperature=1.0, seed=11)
 BRIEF = Persistence(first=0.02, longest=0.1, give_up=0.4, silence=0.5)

@@ -29,7 +29,6 @@ from outrider.cloud_server.targets.factory import load_target
 from outrider.cloud_server.targets.scripted import ScriptedTarget
 from outrider.edge_client.adaptive import Adaptive
 from outrider.edge_client.client import EdgeClient
-from outrider.edge_client.courier import Persistence
 from outrider.edge_client.endpoint.app import Endpoint, build
 from outrider.edge_client.endpoint.service import Service
 from outrider.edge_client.endpoint.turns import Turns
@@ -37,6 +36,7 @@ from outrider.edge_client.policy import Plan, Policy, Steady
 from outrider.runtime.lm.base import ListedLM, Rows, check_feed
 from outrider.runtime.lm.drafter import Drafter
 from outrider.runtime.lm.factory import load_lm
+from outrider.runtime.net.courier import Persistence
 from outrider.runtime.text.tokenizer import Tokenizer, load_tokenizer
 from outrider.simulator.paced import PacedTarget
 

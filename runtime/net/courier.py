@@ -1,7 +1,8 @@
 """Moves the machine's bytes over one link after another: connect, serve, reconnect, resume.
 
 The machine outlives its connections; this only says when a transport is up or lost. While nobody
-needs the link, a lost one is not made again.
+needs the link, a lost one is not made again. A cloud may have named other addresses of its service:
+they are tried as well when the link is lost.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from outrider.protocol.edge import EdgeMachine, State
 from outrider.protocol.errors import HandshakeError, LinkError, OutriderError
 from outrider.protocol.packing import frame_size
+from outrider.runtime.net.address import Address, parse
 from outrider.runtime.net.client import connect
 from outrider.runtime.net.errors import LinkBusyError
 from outrider.runtime.net.link import Link, Tuning
@@ -45,6 +47,10 @@ class Persistence:
     give_up: float = 30.0
     silence: float = 5.0
     mute: float = 600.0
+
+
+ELSEWHERE_SECONDS = 2.0
+"""Time for an address to answer where there are others to try."""
 
 
 @dataclass(slots=True)
@@ -101,11 +107,35 @@ class Courier:
             LinkError, HandshakeError: as :func:`outrider.runtime.net.client.connect`.
         """
         # The library would wait for the goodbye of a peer that is silent: see _watch.
-        tuning = Tuning(ping_interval=None)
-        link = await connect(self.url, key=self._key, context=self._context, tuning=tuning)
-        self.machine.connect(_now())
-        self._link = link
-        return link
+        tuning, error = Tuning(ping_interval=None), None
+        places = self._places()
+        for url in places:
+            try:
+                link = await connect(
+                    url,
+                    key=self._key,
+                    context=self._context,
+                    tuning=tuning,
+                    open_timeout=ELSEWHERE_SECONDS if len(places) > 1 else 10.0,
+                )
+            except LinkError as reason:
+                error = error or reason
+                continue
+            self.url = url
+            self.machine.connect(_now())
+            self._link = link
+            return link
+        assert error is not None  # there is at least one place
+        raise error
+
+    def _places(self) -> list[str]:
+        """Where to try: the last address, then those that its cloud named.
+
+        None that would show what this one hides: a key goes where it went before, encrypted.
+        """
+        welcome, here = self.machine.welcome, parse(self.url)
+        named = [url for url in (welcome.elsewhere if welcome else ()) if url != self.url]
+        return [self.url, *(url for url in named if _like(url, here))]
 
     async def run(self, link: Link | LinkError) -> None:
         """Serve this link, then others after it, until cancelled.
@@ -133,6 +163,16 @@ class Courier:
         """Close the socket, if one is open."""
         if self._link is not None:
             await self._link.close()
+
+    async def ping(self) -> float | None:
+        """Seconds of a round trip; None: there is no link, or it has just gone."""
+        link = self._link
+        if link is None:
+            return None
+        try:
+            return await link.ping()
+        except LinkError:
+            return None
 
     def wake(self) -> None:
         """The machine may have something to send."""
@@ -306,6 +346,15 @@ class Courier:
                 self.needed.clear()
                 self._failed(error)
                 await self.needed.wait()
+
+
+def _like(url: str, here: Address) -> bool:
+    """Whether the address is one to go on at: TLS as before, and loopback only from loopback."""
+    try:
+        there = parse(url)
+    except OutriderError:
+        return False
+    return there.secure == here.secure and (here.secure or there.loopback == here.loopback)
 
 
 def _now() -> float:

@@ -1,0 +1,142 @@
+"""The third part of ``bench cluster``: policies over replicas of different speed behind links of
+different quality. Passes are paced, links are shaped by the proxy; both run in real time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import statistics
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from outrider.benchmarks.embedded import models
+from outrider.cloud_server.cluster.driver import GatewayService, GatewaySettings
+from outrider.cloud_server.cluster.live import LivePlacer
+from outrider.edge_client.answer import Answer
+from outrider.edge_client.client import EdgeClient
+from outrider.edge_client.policy import Fixed
+from outrider.protocol.errors import OutriderError
+from outrider.runtime.lm.drafter import Drafter
+from outrider.runtime.lm.factory import load_lm
+from outrider.runtime.net.address import parse
+from outrider.simulator.links import Direction, Link
+from outrider.simulator.proxy import Proxy
+
+if TYPE_CHECKING:
+    from outrider.benchmarks.cluster import Task
+    from outrider.runtime.text.tokenizer import Tokenizer
+
+REPLICAS = {"near": (0.002, 60.0), "middle": (0.030, 15.0), "far": (0.090, 15.0)}
+"""Of each: seconds one way, and milliseconds of a pass."""
+
+POLICIES = ("random", "max-sinr", "max-compute", "least-loaded", "greedy", "tma-moves")
+SLOTS = 4
+
+
+async def placement(
+    tokenizer: Tokenizer, tasks: Sequence[Task], say: Callable[[str], None], *, quick: bool
+) -> dict[str, Any]:
+    """Seconds an answer takes under each policy, every replica's compute being shared equally."""
+    edges, answers = (4, 2) if quick else (6, 4)
+    rows = []
+    async with contextlib.AsyncExitStack() as stack:
+        roster = {}
+        for name, (delay, step) in REPLICAS.items():
+            url = await stack.enter_async_context(_paced(step))
+            link = Link(name=name, up=Direction(delay=delay), down=Direction(delay=delay))
+            proxy = Proxy(link, ("127.0.0.1", parse(url).port))
+            await stack.enter_async_context(proxy)
+            roster[name] = f"ws://127.0.0.1:{proxy.port}"
+        for policy in POLICIES:
+            row = await _policy(policy, roster, tokenizer, tasks, edges=edges, answers=answers)
+            say(f"{policy}: {row['answer_s_mean']:.2f} s an answer")
+            rows.append(row)
+    base = next(row for row in rows if row["policy"] == "random")["answer_s_mean"]
+    for row in rows:
+        row["reduction_vs_random"] = 1 - row["answer_s_mean"] / base
+    return {
+        "paced": True,
+        "replicas": {n: {"one_way_s": d, "pass_ms": p} for n, (d, p) in REPLICAS.items()},
+        "edges": edges,
+        "shares": "equal",
+        "rows": rows,
+    }
+
+
+@contextlib.asynccontextmanager
+async def _paced(step_ms: float) -> AsyncIterator[str]:
+    """A paced replica in a process of its own."""
+    model = next((models() / "target").glob("*.gguf"))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "outrider.benchmarks.paced_cloud", "--model", str(model),
+        "--backend", "llama", "--step-ms", str(step_ms), "--slots", str(SLOTS), "--lookup", "0",
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        url = (await process.stdout.readline()).decode().strip()
+        if not url:
+            raise OutriderError("a paced replica did not start")
+        yield url
+    finally:
+        process.stdin.close()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), 10)
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def _policy(
+    policy: str,
+    roster: dict[str, str],
+    tokenizer: Tokenizer,
+    tasks: Sequence[Task],
+    *,
+    edges: int,
+    answers: int,
+) -> dict[str, Any]:
+    """So many edges at once, each with so many answers in a row, in lockstep."""
+    service = GatewayService(tokenizer, GatewaySettings(port=0), LivePlacer(policy, seed=1))
+    server = await service.start()
+    await service.roster(roster)
+    try:
+        there = service.gateway.replicas.values()
+        while not all(replica.ready and replica.way for replica in there):
+            await asyncio.sleep(0.05)
+        took = await asyncio.gather(
+            *(_edge(server.url, tokenizer, [*tasks[i:], *tasks[:i]], answers) for i in range(edges))
+        )
+        moved = service.gateway.moved
+    finally:
+        await service.stop(drain=False)
+    every = [seconds for row in took for seconds in row]
+    return {
+        "policy": policy,
+        "answer_s_mean": statistics.fmean(every),
+        "answer_s_max": max(every),
+        "answers": len(every),
+        "moved": moved,
+    }
+
+
+async def _edge(url: str, tokenizer: Tokenizer, tasks: Sequence[Task], answers: int) -> list[float]:
+    lm = load_lm(models() / "drafter", "onnx", threads=1).lm
+    drafter = Drafter(lm, tokenizer.size, tokenizer.eos)
+    took: list[float] = []
+    try:
+        async with EdgeClient(url, tokenizer, drafter, Fixed(4)) as edge:
+            for task in tasks[:answers]:
+                session = edge.session()
+                async for event in edge.stream(session, task.request(objective="cost")):
+                    if isinstance(event, Answer):
+                        if list(event.ids) != list(task.right):
+                            raise OutriderError("an answer is not the target's")
+                        took.append(event.seconds)
+                edge.machine.close(session)
+    finally:
+        drafter.close()
+    return took

@@ -1,0 +1,1 @@
+"""Many verifiers behind gateways: one service, and nothing lost when a process dies."""
