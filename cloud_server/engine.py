@@ -29,9 +29,6 @@ from outrider.runtime.text.ending import Ending
 BUSY = 0.5
 """Share of the slots in use above which the verifier's own draft model is left alone."""
 
-UNTAKEN = 0.5
-"""Share of the load under which a guess's chance is too small, even for an answer that is late."""
-
 
 @dataclass(frozen=True, slots=True)
 class Item:
@@ -128,8 +125,6 @@ class CloudEngine:
         self.table.expire(now)
         self._tidy()
         active = [s for s in self.table.sessions.values() if s.active]
-        self.table.load = self.steps.load
-        self.planner.least = self.steps.load * UNTAKEN
         # Our own draft model runs where there is room, and keeps no row waiting that is ready.
         room = len(active) <= BUSY * self.info.slots
         sharers = len(active) if len(active) == 1 or room else 0
@@ -188,6 +183,8 @@ class CloudEngine:
         planner = self.planner
         asks = [planner.ask(r.session, r.part, r.cached, now, r.held) for r in ready]
         choice = self.steps.choose(asks, planner.pass_time)
+        for asking, load in zip(ready, self.steps.loads, strict=True):
+            asking.session.load = load
         chosen = []
         for i, granted in choice.items():
             ready[i].part = _granted(ready[i], granted)

@@ -48,6 +48,9 @@ each."""
 WORST_START = 0.5
 """Acceptance with which an answer begins at least, however bad the drafters were lately."""
 
+UNTAKEN = 0.5
+"""Share of a session's load under which a guess is not looked at: it will not be taken."""
+
 SOON = 0.0005
 """A wait shorter than half a millisecond is not worth a timer."""
 
@@ -152,11 +155,7 @@ def _powers(alpha: float) -> tuple[float, ...]:
 
 
 class Planner:
-    """Decides for each session; owns what was measured of passes and sessions.
-
-    ``least`` is the chance under which a guess is not looked at: the load says that it will not be
-    taken.
-    """
+    """Decides for each session; owns what was measured of passes and sessions."""
 
     def __init__(
         self,
@@ -170,7 +169,6 @@ class Planner:
         self.own = own
         self.pass_time = StepTime()
         self.usual = Acceptance(keep=LONG_MEMORY)
-        self.least = 0.0
         self._n_ctx = n_ctx
         self._known: dict[bytes, _Known] = {}
 
@@ -220,7 +218,7 @@ class Planner:
         # A guess must also pay against what the target would do alone, however slow it is now.
         each = self.pass_time.each
         rate = max(self._rate(known.pace), 1 / max(1e-6, self.pass_time.of(1)))
-        least = max(each * rate, self.least)
+        least = max(each * rate, session.load * UNTAKEN)
         limit = min(room, max(1, useful(known.pace.edge.alpha, least, 1.0, settings.max_chain)))
         nodes, parents = session.window.tree(limit, min(settings.max_chain, room), self._leaves)
         if parents:
@@ -254,7 +252,8 @@ class Planner:
         request = Request(
             rank=rank, tokens=tokens, reach=reach, context=part.end + length, since=since
         )
-        return Ask(request, session.owner, pace.pace(now))
+        idle = now - pace.committed_at if pace.committed_at is not None else 0.0
+        return Ask(request, session.owner, pace.pace(now), idle)
 
     def _reach(self, pace: SessionPace, session: CloudSession, part: Part) -> tuple[float, ...]:
         """Chances that the first guess, the first two, and so on are all right."""

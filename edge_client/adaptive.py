@@ -55,6 +55,10 @@ LONGEST = 16
 HYSTERESIS = 1.1
 """A new draft length must be predicted to be so much better to replace the present one."""
 
+SURE = 0.9
+"""Chance of being right with which a guess is sent whatever the load: an edge that sends nothing
+hears nothing of the load either."""
+
 OFF = Plan(0, 0)
 
 
@@ -188,10 +192,12 @@ class Adaptive(Policy):
         load = seen.link.load
         if not plan.frame or load <= 0:
             return plan
-        pays = int(math.log(max(1e-6, load)) / math.log(costs.alpha))
-        if pays == 0:
+        load = min(load, SURE)
+        if costs.hopeful < load:
             self.reason = f"the cloud is busy: guesses must be right at {load:.0%} to be taken"
             return OFF
+        plan = replace(plan, chance=load)
+        pays = max(1, int(math.log(max(1e-6, load)) / math.log(costs.alpha)))
         trip = math.ceil((costs.rtt + costs.target) / max(1e-4, costs.step))
         most = pays if seen.objective == "cost" else pays + trip
         if most >= plan.window:
@@ -252,5 +258,5 @@ class Adaptive(Policy):
         trial = TRIAL + math.ceil(2 * costs.rtt / costs.target)
         if (seen.emitted - memory.stopped_at) % (RETRY + trial) >= RETRY:
             self.reason = f"trying again: {self.reason}"
-            return Plan(1, 4, self._floor)
+            return Plan(1, 4, self._floor, chance=min(SURE, seen.link.load))
         return plan

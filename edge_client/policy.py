@@ -50,6 +50,7 @@ class Plan:
     can leave in one message, or no more will follow. ``branch``: guesses that may stand beside
     the chain in one place, in case it is refused there (:mod:`outrider.edge_client.branches`).
     ``offers``: of a text of several models, what the cloud proposes is scored before guessing.
+    ``chance``: how likely right a guess must be to be made at all.
     """
 
     frame: int
@@ -58,6 +59,7 @@ class Plan:
     gather: int = 1
     branch: int = 0
     offers: bool = False
+    chance: float = 0.0
 
 
 class Policy(ABC):

@@ -324,7 +324,7 @@ class CloudConnection:
             session = self._served(handle)
             if session is None or self._outbox.blocks(handle):
                 continue
-            message = session.news(now, self.table.load)
+            message = session.news(now, session.load)
             if message is not None:
                 self._turn = (self._turn + i + 1) % len(handles)
                 return self._codec.encode(message)

@@ -66,7 +66,8 @@ class CloudSession:
     ``scores``: the edge takes proposals of the cloud's, which ``offers`` keeps.
     ``passes`` counts those that decided something for the answer. ``admitted``: it is the answer's
     turn; ``uncharged``: ids read or answered that its key's account does not know of yet.
-    ``logprobs`` are those of the answer's tokens, if it asked for them.
+    ``logprobs`` are those of the answer's tokens, if it asked for them. ``load`` is what verdicts
+    tell of it: how likely right a guess must be to be taken.
     """
 
     def __init__(self, key: bytes, secret: bytes, owner: str) -> None:
@@ -107,6 +108,7 @@ class CloudSession:
         self.uncharged = 0
         self.opened_at = 0.0
         self.logprobs: CloudLogprobs | None = None
+        self.load = 0.0
 
     # --- the edge's messages ----------------------------------------------------------------
 

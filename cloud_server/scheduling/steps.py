@@ -13,10 +13,20 @@ from outrider.cloud_server.scheduling.policies import POLICIES, SchedulerName
 from outrider.cloud_server.scheduling.shares import Shares
 from outrider.cloud_server.scheduling.step_time import StepTime
 
-LATENESS = 4.0
+LATENESS = 3.0
 """Power of a session's seconds a token, over the mean, that weighs it: late ones go first."""
 
+AHEAD = 0.85
+"""Weight under which an answer that is ahead of the others sits a step out."""
+
+SCARCE = 0.6
+"""Share of a step that reading the weights may be for that to save anybody anything."""
+
+LONGEST_GAP = 0.45
+"""Seconds that an answer which sits out may go without a token."""
+
 USUAL = 16.0
+"""Tokens for which the mean of all counts in an answer's pace."""
 
 LEAST_WEIGHT, MOST_WEIGHT = 0.25, 4.0
 
@@ -30,11 +40,15 @@ LOAD_GAIN = 1 / 4
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """A request, whose it is, and its session's ``pace``: seconds so far, and tokens in them."""
+    """A request, whose it is, and its session's ``pace``: seconds so far, and tokens in them.
+
+    Its last token came ``idle`` seconds ago.
+    """
 
     request: Request
     owner: str = ""
     pace: tuple[float, float] = (0.0, 0.0)
+    idle: float = 0.0
 
 
 @dataclass(slots=True)
@@ -42,7 +56,8 @@ class StepScheduler:
     """Chooses steps; owns the control, what the keys used, and the load.
 
     ``load`` is how likely right a guess must be to be worth its part of a step now: near 0 while
-    the verifier has time, 1 if no guess pays.
+    the verifier has time, 1 if no guess pays. ``loads`` are those of the last asks: less for an
+    answer that is late, more for one that is ahead of the others.
     """
 
     name: SchedulerName = "cosine"
@@ -50,10 +65,13 @@ class StepScheduler:
     control: SpeculationControl = field(default_factory=SpeculationControl)
     shares: Shares = field(default_factory=Shares)
     load: float = 0.0
+    loads: list[float] = field(default_factory=list)
+    _step: float = 0.4
 
     def choose(self, asks: Sequence[Ask], times: StepTime) -> Choice:
         """The next step, by index of the asks: guesses granted, or prompt ids held back."""
         if len(asks) == 1 and (alone := self._alone(asks[0].request, times)) is not None:
+            self.loads = [self.load]
             return {0: alone}
         weights = self._weights(asks)
         caps = replace(self.caps, price=PRICE * times.each)
@@ -68,10 +86,14 @@ class StepScheduler:
         busy = took > OPTIONAL_LOAD * caps.seconds or tokens > OPTIONAL_LOAD * room
         kept = [i for i, r in enumerate(requests) if not (busy and r.rank is Rank.OPTIONAL)]
         kept = kept or list(range(len(requests)))
+        if times.fixed < SCARCE * took:
+            kept = [i for i in kept if not self._ahead(asks[i], weights[i])] or kept
         asked = [_weighed(requests[i], weights[i], lengths[i]) for i in kept]
         policy = POLICIES[self.name]()
         choice = policy.choose(asked, times, caps)
         self._tell(asked, choice, times)
+        self._step = seconds(asked, choice, times)
+        self.loads = [min(1.0, self.load / weight) for weight in weights]
         return {kept[i]: drafts for i, drafts in choice.items()}
 
     def _alone(self, request: Request, times: StepTime) -> int | None:
@@ -112,6 +134,15 @@ class StepScheduler:
             weight = ask.request.weight * late * factors[ask.owner]
             weights.append(min(MOST_WEIGHT, max(LEAST_WEIGHT, weight)))
         return weights
+
+    def _ahead(self, ask: Ask, weight: float) -> bool:
+        """Whether this answer can do without the step: its guesses grow meanwhile, its row is saved.
+
+        That is how answers keep one pace without any guess being refused that would pay.
+        """
+        if ask.request.rank is Rank.PREFILL or weight >= AHEAD:
+            return False
+        return ask.idle + 2 * self._step < LONGEST_GAP
 
     def _tell(self, requests: Sequence[Request], choice: Choice, times: StepTime) -> None:
         """The load: a guess pays while its chance is above its time over that of a token."""
