@@ -100,6 +100,9 @@ def load(
         Path | None, typer.Option(help="Write a picture here (needs matplotlib: extra bench).")
     ] = None,
     workers: Annotated[int, typer.Option(min=0, help="Processes at a time; 0: as cores.")] = 0,
+    keep: Annotated[
+        Path | None, typer.Option(help="File for finished points; what is in it is not run again.")
+    ] = None,
     json_output: Json = False,
 ) -> None:
     """Clients that one verifier serves, with drafts and without, against an oracle: virtual time.
@@ -109,7 +112,7 @@ def load(
     from outrider.benchmarks.load import load as run
 
     notes = Console(stderr=True)
-    result = run(notes.print, quick=quick, workers=workers)
+    result = run(notes.print, quick=quick, workers=workers, keep=keep)
     if plot is not None:
         from outrider.benchmarks.load_plot import draw_load
 

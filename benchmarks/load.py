@@ -6,11 +6,13 @@ second, and 99 % of the gaps between two arrivals of text are shorter than half 
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any, Literal
 
 from outrider.benchmarks import record
@@ -85,11 +87,17 @@ def cells(quick: bool) -> Iterator[Cell]:
         yield Cell("ratio", "70b", "jetson", "qwen-code-t0", 30, ratio=ratio)
 
 
-def load(say: Say, *, quick: bool = False, workers: int = 0) -> dict[str, Any]:
-    """The JSON object of the command."""
+def load(
+    say: Say, *, quick: bool = False, workers: int = 0, keep: Path | None = None
+) -> dict[str, Any]:
+    """The JSON object of the command.
+
+    ``keep``: a file for the rows, one a line; those in it are not measured again.
+    """
     workers = workers or min(4, os.cpu_count() or 1)
-    todo = list(cells(quick))
-    rows: list[dict[str, Any]] = []
+    rows, todo = _kept(keep, list(cells(quick)))
+    if rows:
+        say(f"{len(rows)} points are in {keep} already")
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
         for found in pool.map(measured, together(todo)):
             rows += found
@@ -97,11 +105,28 @@ def load(say: Say, *, quick: bool = False, workers: int = 0) -> dict[str, Any]:
                 say(
                     f"{row['shape']}, {row['drafter']}, {row['record']}, {row['rate']} tokens/s: "
                     f"{row['clients']} clients, {row['clients_plain']} without drafts, "
-                    f"at most {row['bound']:.0f}; {row['binds']} binds"
+                    f"at most {row['bound']:.0f}; {row['binds']} binds "
+                    f"({len(rows)} of {len(rows) + len(todo) - len(found)})"
                 )
+            todo = todo[len(found) :]
+            if keep is not None:
+                with keep.open("a") as file:
+                    file.writelines(json.dumps(row) + "\n" for row in found)
         compared = dict(pool.map(_overloaded, POLICIES))
     say("a step of 64 sessions, and the embedded target's batched step")
     return {**summary(rows, compared), **_here(), "grid": rows, "overload": compared}
+
+
+def _kept(keep: Path | None, todo: list[Cell]) -> tuple[list[dict[str, Any]], list[Cell]]:
+    """Rows that were measured before, and the cells that are left."""
+    if keep is None or not keep.exists():
+        return [], todo
+    rows = {_cell(row): row for row in map(json.loads, keep.read_text().splitlines())}
+    return [rows[cell] for cell in todo if cell in rows], [c for c in todo if c not in rows]
+
+
+def _cell(row: dict[str, Any]) -> Cell:
+    return Cell(**{field.name: row[field.name] for field in fields(Cell)})
 
 
 def summary(

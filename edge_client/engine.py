@@ -35,9 +35,9 @@ in the next session."""
 STEP_GAIN = 1 / 8
 
 AGREE = 0.4
-"""Under the coupled rule a guess is right with chance AGREE + (1 - AGREE) * confidence, about, in the
-records of real pairs: shared noise settles much that the drafter is unsure of. At temperature 0 it
-is right about as often as the drafter is sure (``benchmarks/records``)."""
+"""Under the coupled rule a guess is right with chance AGREE + (1 - AGREE) * confidence, about, in
+the records of real pairs: shared noise settles much that the drafter is unsure of. At temperature 0
+it is right about as often as the drafter is sure (``benchmarks/records``)."""
 
 SUREST = 0.98
 READING = 0.25

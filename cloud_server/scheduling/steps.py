@@ -16,8 +16,8 @@ from outrider.cloud_server.scheduling.step_time import StepTime
 LATENESS = 3.0
 """Power of a session's seconds a token, over the mean, that weighs it: late ones go first."""
 
-AHEAD = 0.85
-"""Weight under which an answer that is ahead of the others sits a step out."""
+AHEAD = 0.95
+"""Seconds a token, over the mean, under which an answer that is ahead of the others sits out."""
 
 SCARCE = 0.6
 """Share of a step that reading the weights may be for that to save anybody anything."""
@@ -73,7 +73,8 @@ class StepScheduler:
         if len(asks) == 1 and (alone := self._alone(asks[0].request, times)) is not None:
             self.loads = [self.load]
             return {0: alone}
-        weights = self._weights(asks)
+        lateness = _lateness(asks)
+        weights = self._weights(asks, lateness)
         caps = replace(self.caps, price=PRICE * times.each)
         requests = [ask.request for ask in asks]
         lengths = self.control.trim([len(r.reach) for r in requests])
@@ -87,7 +88,7 @@ class StepScheduler:
         kept = [i for i, r in enumerate(requests) if not (busy and r.rank is Rank.OPTIONAL)]
         kept = kept or list(range(len(requests)))
         if times.fixed < SCARCE * took:
-            kept = [i for i in kept if not self._ahead(asks[i], weights[i])] or kept
+            kept = [i for i in kept if not self._ahead(asks[i], lateness[i])] or kept
         asked = [_weighed(requests[i], weights[i], lengths[i]) for i in kept]
         policy = POLICIES[self.name]()
         choice = policy.choose(asked, times, caps)
@@ -121,26 +122,23 @@ class StepScheduler:
         self._toward(times.each * gain / took if took > 0 else 0.0)
         return taken
 
-    def _weights(self, asks: Sequence[Ask]) -> list[float]:
+    def _weights(self, asks: Sequence[Ask], lateness: Sequence[float]) -> list[float]:
         """Late sessions and keys under their share weigh more; the mean is about 1."""
-        elapsed, tokens = (sum(ask.pace[i] for ask in asks) for i in (0, 1))
-        mean = elapsed / tokens if tokens else 1.0
         factors = self.shares.factors(ask.owner for ask in asks)
-        weights = []
-        for ask in asks:
-            # The mean counts for some tokens: a few say little of how late an answer is.
-            seconds, count = ask.pace[0] + USUAL * mean, ask.pace[1] + USUAL
-            late: float = (seconds / count / mean) ** LATENESS
-            weight = ask.request.weight * late * factors[ask.owner]
-            weights.append(min(MOST_WEIGHT, max(LEAST_WEIGHT, weight)))
-        return weights
+        return [
+            min(
+                MOST_WEIGHT,
+                max(LEAST_WEIGHT, ask.request.weight * late**LATENESS * factors[ask.owner]),
+            )
+            for ask, late in zip(asks, lateness, strict=True)
+        ]
 
-    def _ahead(self, ask: Ask, weight: float) -> bool:
-        """Whether this answer can do without the step: its guesses grow meanwhile, its row is saved.
+    def _ahead(self, ask: Ask, late: float) -> bool:
+        """Whether this answer can do without the step: its row is saved while its guesses grow.
 
-        That is how answers keep one pace without any guess being refused that would pay.
+        So answers keep one pace without a guess being refused that would pay.
         """
-        if ask.request.rank is Rank.PREFILL or weight >= AHEAD:
+        if ask.request.rank is Rank.PREFILL or late >= AHEAD:
             return False
         return ask.idle + 2 * self._step < LONGEST_GAP
 
@@ -165,6 +163,16 @@ class StepScheduler:
             },
             now,
         )
+
+
+def _lateness(asks: Sequence[Ask]) -> list[float]:
+    """Each session's seconds a token, over the mean.
+
+    The mean counts for some tokens: a few say little of how late an answer is.
+    """
+    elapsed, tokens = (sum(ask.pace[i] for ask in asks) for i in (0, 1))
+    mean = elapsed / tokens if elapsed and tokens else 1.0
+    return [(a.pace[0] + USUAL * mean) / (a.pace[1] + USUAL) / mean for a in asks]
 
 
 def _size(
