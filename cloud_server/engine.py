@@ -224,7 +224,8 @@ class CloudEngine:
     def _tidy(self) -> None:
         """Forget what belonged to sessions that are gone."""
         alive = self.table.sessions.keys()
-        self._prompted = {k: v for k, v in self._prompted.items() if k in alive}
+        if self._prompted.keys() - alive:
+            self._prompted = {k: v for k, v in self._prompted.items() if k in alive}
         if self._endings.keys() - alive:
             self._endings = {k: v for k, v in self._endings.items() if k in alive}
             self.planner.forget(set(alive))

@@ -80,8 +80,10 @@ class SlotTable:
     def _alike(self, session: CloudSession) -> tuple[Slot | None, int]:
         """The slot of the same key that holds most of the beginning of the session's text."""
         best, most = None, WORTH - 1
+        least = session.ids[:WORTH]
         for slot in self._slots:
-            if slot.owner == session.owner and slot.ids:
+            # Most texts differ at once: one look each, as many slots are asked for every answer.
+            if slot.owner == session.owner and list(slot.ids[:WORTH]) == least:
                 shared = common_prefix(slot.ids, session.ids)
                 if shared > most:
                     best, most = slot, shared

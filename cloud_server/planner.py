@@ -220,9 +220,10 @@ class Planner:
         rate = max(self._rate(known.pace), 1 / max(1e-6, self.pass_time.of(1)))
         least = max(each * rate, session.load * UNTAKEN)
         limit = min(room, max(1, useful(known.pace.edge.alpha, least, 1.0, settings.max_chain)))
-        nodes, parents = session.window.tree(limit, min(settings.max_chain, room), self._leaves)
-        if parents:
-            return Part(length, 1 + len(nodes), nodes, parents=parents)
+        if self._leaves > 1:
+            nodes, parents = session.window.tree(limit, min(settings.max_chain, room), self._leaves)
+            if parents:
+                return Part(length, 1 + len(nodes), nodes, parents=parents)
         chain = session.window.chain(limit + 1)
         spare = tuple(chain[limit:])
         more = bool(spare) or _awaits(session)

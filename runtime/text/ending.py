@@ -47,6 +47,7 @@ class Ending:
         """
         if max_tokens is not None and max_tokens < 0:
             raise SettingError(f"max_tokens is {max_tokens}; it must be at least 0")
+        self._stops = bool(stops)
         self._matcher = StopMatcher(stops)
         self._eos = frozenset(eos)
         self._max_tokens = max_tokens
@@ -57,6 +58,8 @@ class Ending:
 
     def scan(self, tokens: Sequence[int]) -> Scan:
         """Look at the next accepted tokens. After the end nothing more is kept."""
+        if self.reason is None and not self._stops and self._eos.isdisjoint(tokens):
+            return self._without_stops(tokens)
         keep = 0
         for token in tokens:
             if self.reason is not None:
@@ -65,6 +68,16 @@ class Ending:
             self._take(token)
         held = 0 if self.reason else len(self._matcher.held)
         return Scan(keep, self.reason, self.text_bytes, self.text_bytes - held)
+
+    def _without_stops(self, tokens: Sequence[int]) -> Scan:
+        """The same where nothing but the length can end the answer: most tokens of most answers."""
+        left = len(tokens) if self._max_tokens is None else self._max_tokens - self.tokens
+        kept = tokens[:left]
+        self.tokens += len(kept)
+        self.text_bytes += sum(len(self._token_bytes(token)) for token in kept)
+        if self.tokens == self._max_tokens:
+            self.reason = "length"
+        return Scan(len(kept), self.reason, self.text_bytes, self.text_bytes)
 
     def _take(self, token: int) -> None:
         self.tokens += 1
