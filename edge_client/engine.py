@@ -17,6 +17,7 @@ from outrider.edge_client.policy import Observed, Plan, Policy
 from outrider.edge_client.ratio import MOST_PROPOSED, Rows
 from outrider.edge_client.standing import stand
 from outrider.edge_client.work import DraftWork, Idle, Prefill, Work
+from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.edge import EdgeMachine
 from outrider.protocol.edge_session import EdgeSession
 from outrider.protocol.errors import BackendError
