@@ -10,7 +10,9 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from outrider.edge_client.adaptive import LONGEST, RETRY, TRIAL, Adaptive
+from outrider.edge_client.engine import _floor
 from outrider.edge_client.policy import MAX_DRAFT, Fixed, Observed, Plan, Policy, Steady
+from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.edge_session import FORGETTING
 from outrider.protocol.errors import SettingError
 from outrider.protocol.link import LinkEstimator
@@ -358,3 +360,25 @@ def test_a_verifier_that_becomes_busy() -> None:
     plans = life.live(200)
     assert all(plan.frame > 1 for plan in plans)
     assert switches(plans) == 0
+
+
+def test_a_busy_cloud_is_sent_sure_guesses_only() -> None:
+    link = LinkEstimator(srtt=15 * MS, rttvar=4 * MS, min_rtt=15 * MS)
+    link.target, link.queue = 30 * MS, 0.0
+    policy = Adaptive(gated=False)
+    assert policy.plan(seen(link=link)).chance == 0
+    link.load = 0.5
+    assert policy.plan(seen(link=link)).chance == 0.5
+    link.load = 1.0
+    plan = policy.plan(seen(link=link, acceptance=0.97))
+    assert plan.frame  # or it would not hear of the load again
+    assert plan.chance == 0.9
+    link.load = 0.8
+    assert not policy.plan(seen(link=link, acceptance=0.4)).frame
+
+
+def test_how_sure_a_drafter_must_be_depends_on_the_rule() -> None:
+    plan = Plan(1, 4, 0.1, chance=0.7)
+    assert _floor(Sampling(), plan) == pytest.approx(0.7)
+    assert _floor(Sampling(temperature=1.0), plan) == pytest.approx(0.5)
+    assert _floor(Sampling(temperature=1.0), Plan(1, 4, 0.1, chance=0.3)) == 0.1

@@ -174,3 +174,25 @@ def test_one_request_alone_gets_what_the_long_way_gives(
     monkeypatch.setattr(StepScheduler, "_alone", lambda *_: None)
     assert found == slow.choose([Ask(request)], times)
     assert quick.load == pytest.approx(slow.load)
+
+
+def test_an_answer_ahead_of_the_others_sits_out_but_not_for_long() -> None:
+    scheduler, times = StepScheduler(caps=Caps(seconds=0.4)), a100()
+    even, quick, slow = (10.0, 100.0), (8.0, 100.0), (12.0, 100.0)
+    others = [ask(pace=even)] * 150
+    special = [ask(pace=quick), ask(pace=quick, idle=0.4), ask(pace=slow)]
+    reads = ask(0, 0, Rank.PREFILL, pace=quick)
+    asks = [*others, *special, reads]
+    scheduler.choose(asks, times)  # from now on it is known how long steps are
+    choice = scheduler.choose(asks, times)
+    assert set(range(len(asks))) - set(choice) == {150}
+    ahead, _, late = scheduler.loads[150:153]
+    assert late < scheduler.loads[0] < ahead <= 1
+
+
+def test_nobody_sits_out_where_reading_the_weights_is_most_of_a_step() -> None:
+    scheduler, times = StepScheduler(caps=Caps(seconds=0.4)), a100()
+    asks = [ask(count=1, pace=(10.0, 100.0))] * 8 + [ask(count=1, pace=(5.0, 100.0))]
+    for _ in range(3):
+        choice = scheduler.choose(asks, times)
+    assert len(choice) == len(asks)
