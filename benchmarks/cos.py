@@ -151,6 +151,9 @@ def cos(note: Callable[[str], None], *, quick: bool = False) -> dict[str, Any]:
                 rows.append(
                     _linked(found, kind, count, temperature=temperature, name=name, tokens=tokens)
                 )
+    from outrider.benchmarks.cos_timed import timed
+
+    clock = timed(found, note, ("lte",) if quick else ("wifi", "lte"), tokens)
     local = [row for row in rows if row["place"] == "one machine"]
     links = [row for row in rows if row["place"] != "one machine"]
     return {
@@ -159,7 +162,9 @@ def cos(note: Callable[[str], None], *, quick: bool = False) -> dict[str, Any]:
         "speedup_local_max": max(row["speedup"] for row in local),
         "speedup_links_max": max(row["speedup"] for row in links),
         "speedup_min": min(row["speedup"] for row in rows),
-        "all_exact": all(row["exact"] for row in rows),
+        "timed": clock,
+        "speedup_min_measured": min(row["speedup"] for row in clock),
+        "all_exact": all(row["exact"] for row in (*rows, *clock)),
         "best": max(rows, key=lambda row: row["speedup"]),
         "worst": min(rows, key=lambda row: row["speedup"]),
     }
@@ -254,7 +259,7 @@ class PairWorld:
         return Steady(self.plan) if self.plan else Adaptive()
 
 
-def _together(kind: str, count: int) -> Collaboration:
+def together_of(kind: str, count: int) -> Collaboration:
     """All but the target sit at the edge."""
     mixture = MIXTURES[kind][count]
     weights = mixture.weights[: count - 1]
@@ -265,7 +270,7 @@ def _together(kind: str, count: int) -> Collaboration:
 def _linked(
     found: Models, kind: str, count: int, *, temperature: float, name: str, tokens: int
 ) -> dict[str, Any]:
-    sampling = Sampling(temperature=temperature, seed=11, collaborate=_together(kind, count))
+    sampling = Sampling(temperature=temperature, seed=11, collaborate=together_of(kind, count))
     machine, models = MACHINES["a"], count - 1
     step = machine.draft_step * models
     ours, answers = _run(found, sampling, None, name=name, tokens=tokens, models=models)
@@ -285,7 +290,10 @@ def _linked(
         "plain_computed_tokens_per_second": computed,
         "speedup": ours / base,
         "bytes_up_per_token": sum(answer.bytes_up for answer in answers) / judged,
-        "exact": all(_replayed(found, sampling, answer) for answer in answers),
+        "exact": all(
+            answer.ends == ["length"] and replayed(found, sampling, answer.prompt, answer.tokens)
+            for answer in answers
+        ),
     }
 
 
@@ -328,12 +336,14 @@ def _run(
     return sum(len(a.tokens) - 1 for a in answers) / seconds, answers
 
 
-def _replayed(found: Models, sampling: Sampling, answer: Any) -> bool:
-    """Each token is r's choice, made by both models in one place, or within the tolerance of it."""
+def replayed(
+    found: Models, sampling: Sampling, prompt: Sequence[int], answer: Sequence[int]
+) -> bool:
+    """Each token is r's choice, made by all models in one place, or within the tolerance of it."""
     together = sampling.collaborate
     assert together is not None
-    text, start = list(answer.prompt), len(answer.prompt)
-    for token in answer.tokens:
+    text, start = list(prompt), len(prompt)
+    for token in answer:
         rows = [found.row(name, text) for name in ("drafter", "flatter")[: together.models]]
         row = spread_all(rows, sampling, text, start, found.size, budget=budget_of(together)).row
         tokens, scores = combined(
@@ -345,4 +355,4 @@ def _replayed(found: Models, sampling: Sampling, answer: Any) -> bool:
         if float(scores.max() - own) > TOLERANCE:
             return False
         text.append(token)
-    return bool(answer.tokens) and answer.ends == ["length"]
+    return bool(answer)

@@ -42,6 +42,10 @@ RETRY, TRIAL = 64, 12
 
 PRIOR, PRIOR_WEIGHT = 0.7, 8.0
 
+GOING_ON_GAIN = 0.9
+"""The time of a token without waiting must be less than this share of a round's: acceptance is not
+known well while an answer is short."""
+
 MOST_PROPOSED = 8
 """Proposals of the cloud's that a frame scores at most: its rows behind those begin the next."""
 
@@ -217,7 +221,7 @@ class _Costs:
         turns = (waiting + (rows - 1) * (self.row + READING * self.step)) / max(1.0, tokens)
         if known and turns < TURNS_GAIN * min(going_on, waiting):
             return Plan(1, 1, offers=True)
-        return Plan(1, self._window()) if going_on < waiting else Plan(1, 1)
+        return Plan(1, self._window()) if going_on < GOING_ON_GAIN * waiting else Plan(1, 1)
 
     def _window(self) -> int:
         """Guesses that cover a trip and two passes."""

@@ -110,6 +110,35 @@ class PacedDrafter(Drafter):
         _sleep_until(began + max(1, len(guess.tokens)) * self.step)
         return guess
 
+    def collaborate(
+        self,
+        ids: Sequence[int],
+        prompt_len: int,
+        sampling: Sampling,
+        count: int,
+        *,
+        budget: Budget,
+        given: Sequence[int] = (),
+        never: frozenset[int] = frozenset(),
+        stop: Callable[[], bool] = lambda: False,
+    ) -> Guess:
+        """As the drafter; tokens that are given are read."""
+        read = max(0, self.behind(ids) - 1) + len(given)
+        began, guesses = time.perf_counter() + read / self.rate, 0
+
+        def paced_stop() -> bool:
+            nonlocal guesses
+            guesses += 1
+            _sleep_until(began + guesses * self.step)
+            return stop()
+
+        guess = super().collaborate(
+            ids, prompt_len, sampling, count,
+            budget=budget, given=given, never=never, stop=paced_stop,
+        )  # fmt: skip
+        _sleep_until(began + max(1, len(guess.tokens) - guess.scored) * self.step)
+        return guess
+
 
 def _sleep_until(due: float) -> None:
     left = due - time.perf_counter()

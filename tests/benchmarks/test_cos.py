@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outrider.benchmarks import cos, rules
+from outrider.benchmarks import cos, cos_timed, rules
 
 
 @pytest.fixture(scope="module")
@@ -37,3 +37,13 @@ def test_rules_by_uplink_rate(found: cos.Models) -> None:
     assert set(share) == set(rules.WAYS)
     assert all(0 <= part < 1 for part in share.values())
     assert row["winner"] in row["tokens_per_second"]
+
+
+def test_on_the_clock(found: cos.Models) -> None:
+    rows = cos_timed.timed(found, lambda _: None, ("wifi",), 4)
+    assert [(row["kind"], row["temperature"]) for row in rows] == [
+        (kind, heat) for kind in cos.MIXTURES for heat in (0.0, 1.0)
+    ]
+    for row in rows:
+        assert row["exact"]
+        assert row["speedup"] == row["tokens_per_second"] / row["plain_measured_tokens_per_second"]

@@ -239,6 +239,59 @@ def test_settings_are_checked_before_anything_is_loaded(
         assert (result.status, words in result.err) == (exits.USAGE, True), result.err
 
 
+# --- texts of several models ----------------------------------------------------------------
+
+
+def test_a_model_beside_the_target_takes_part(invoke, start_cloud, models: Path) -> None:
+    pytest.importorskip("llama_cpp")
+    small = models / "drafter"
+    found = start_cloud("--target-backend", "llama", "--collaborator", f"small={small}")
+
+    def ask(how: str):
+        return invoke("run", "x", "--cloud", found.url, "-n", "6", "--json", "--collaborate", how)
+
+    result = ask("ensemble=0.3,small=0.3,target=0.4")
+    assert result.status == 0, result
+    assert [p["token"] for p in result.json["proposals"]] == result.json["token_ids"]
+    assert sum(result.json["proposed_by"].values()) == result.json["tokens"]
+    for how, words in (
+        ("ensemble=0.3,large=0.3", "hosts no model 'large' beside its target; it hosts: 'small'"),
+        ("ensemble=0.3,small=0.3,target=0.5", "sum to 1.1, not to 1"),
+        ("ensemble=0.3,0.3", "weights for 2 models at this edge, and there are 1"),
+        ("contrastive=1.5", "contrastive mu weight of the edge's model is 1.5"),
+    ):
+        result = ask(how)
+        assert result.status != 0
+        assert words in " ".join(result.err.split()), result.err
+        assert "Traceback" not in result.err
+
+
+def test_a_model_of_another_vocabulary_cannot_take_part(process, altered_pack) -> None:
+    def swap(content) -> None:
+        vocabulary = content["model"]["vocab"]
+        a, b = list(vocabulary)[300:302]
+        vocabulary[a], vocabulary[b] = vocabulary[b], vocabulary[a]
+
+    pack = altered_pack(swap)
+    for args, words in (
+        (("--collaborator", f"other={pack}"), "other"),
+        (("--collaborator", "keep=x"), "it must be NAME=PATH"),
+        (("--collaborator", "x"), "it must be NAME=PATH"),
+    ):
+        result = process("cloud", "serve", "--port", "0", "--target-backend", "llama", *args)
+        assert result.status != 0
+        assert words in " ".join(result.err.split()), result.err
+        assert "Traceback" not in result.err
+
+
+def test_what_a_seed_does_not_promise(invoke, cloud) -> None:
+    args = ("run", "x", "--cloud", cloud.url, "-n", "2", "--temp", "1", "--seed", "3")
+    assert "a seed does not repeat the text" in " ".join(
+        invoke(*args, "--rule", "ratio").err.split()
+    )
+    assert "seed does not" not in invoke(*args, "--rule", "coupled").err
+
+
 # --- the tokenizers of both ends ------------------------------------------------------------
 
 
