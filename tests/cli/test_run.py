@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from outrider.cli import exits
+from outrider.cli import exits, targets
+from outrider.protocol.errors import SettingError
 
 PROMPT = "And it came to pass in those days, that the king of"
 KEYS = {
@@ -266,22 +267,12 @@ def test_a_model_beside_the_target_takes_part(invoke, start_cloud, models: Path)
         assert "Traceback" not in result.err
 
 
-def test_a_model_of_another_vocabulary_cannot_take_part(process, altered_pack) -> None:
-    def swap(content) -> None:
-        vocabulary = content["model"]["vocab"]
-        a, b = list(vocabulary)[300:302]
-        vocabulary[a], vocabulary[b] = vocabulary[b], vocabulary[a]
-
-    pack = altered_pack(swap)
-    for args, words in (
-        (("--collaborator", f"other={pack}"), "other"),
-        (("--collaborator", "keep=x"), "it must be NAME=PATH"),
-        (("--collaborator", "x"), "it must be NAME=PATH"),
-    ):
-        result = process("cloud", "serve", "--port", "0", "--target-backend", "llama", *args)
-        assert result.status != 0
-        assert words in " ".join(result.err.split()), result.err
-        assert "Traceback" not in result.err
+@pytest.mark.parametrize("given", ["keep=x", "x", "a b=x", "a="])
+def test_names_that_no_model_can_have(given: str) -> None:
+    with pytest.raises(SettingError, match="must be NAME=PATH"):
+        targets._named_paths([given])
+    with pytest.raises(SettingError, match="two models have one name"):
+        targets._named_paths(["a=x", "a=y"])
 
 
 def test_what_a_seed_does_not_promise(invoke, cloud) -> None:
