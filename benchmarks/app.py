@@ -273,13 +273,19 @@ def cosine(
     ] = None,
     json_output: Json = False,
 ) -> None:
-    """Cooperating drafters beside single ones: real engines, assumed acceptance, virtual time.
+    """Cooperating drafters beside single ones: real engines, virtual time; scripted and embedded.
 
     Example: outrider bench cosine --quick --json
     """
     from outrider.benchmarks.cosine import cosine as run
+    from outrider.benchmarks.embedded_group import embedded
+    from outrider.benchmarks.group_step import step_overhead
 
-    result = run(Console(stderr=True).print, quick=quick)
+    say = Console(stderr=True).print
+    result = run(say, quick=quick)
+    result["embedded"] = embedded(say, quick=quick)
+    result |= step_overhead(say, steps=200 if quick else 1000)
+    result["all_exact"] = result["all_exact"] and result["embedded"]["all_exact"]
     if plot is not None:
         from outrider.benchmarks.plots import draw_cosine
 

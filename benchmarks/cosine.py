@@ -12,10 +12,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from outrider.benchmarks.specialists import DOMAINS, SIZE, DomainTarget, SpecialistLM, domain
+from outrider.benchmarks.specialists import (
+    DOMAINS,
+    SCRIPTED,
+    SIZE,
+    DomainTarget,
+    Kit,
+    SpecialistLM,
+    domain,
+)
 from outrider.cloud_server.planner import EngineSettings
 from outrider.cloud_server.replay import plain
-from outrider.cloud_server.targets.scripted import ScriptedTarget
+from outrider.cloud_server.targets.base import Target
 from outrider.edge_client.adaptive import Adaptive
 from outrider.edge_client.group.group import GroupSettings
 from outrider.edge_client.group.members import Member
@@ -59,6 +67,7 @@ class Way:
     route: str = "scores"
     fuse: bool = True
     fixed: bool = True
+    step: float = STEP
     plan: Plan | None = Plan(DEPTH, DEPTH)  # noqa: RUF009 - frozen
 
     @property
@@ -108,22 +117,21 @@ class CosineModels:
     way: Way
     lan: float
     seed: int
+    kit: Kit
     groups: list[BenchGroup] = field(default_factory=list)
+    targets: list[Target] = field(default_factory=list)
 
-    def target(self, settings: WorldSettings) -> ScriptedTarget:
+    def target(self, settings: WorldSettings) -> Target:
         """The target."""
-        return DomainTarget(self.seed, settings.slots)
+        self.targets.append(self.kit.target(self.seed, settings.slots))
+        return self.targets[-1]
 
-    def drafter(self, world: WorldSettings, _settings: DrafterSettings) -> BenchGroup:
+    def drafter(self, _world: WorldSettings, _settings: DrafterSettings) -> BenchGroup:
         """A group on one edge."""
-        target = DomainTarget(self.seed, 1)
-        members = [
-            Member(f"m{own}", Drafter(SpecialistLM(target, own, -3 - i), world.vocabulary))
-            for i, own in enumerate(self.way.members)
-        ]
-        habits = [Habits(step=STEP)] * len(members)
+        members = self.kit.members(self.seed, self.way.members)
+        habits = [Habits(step=self.way.step)] * len(members)
         table = SimTable(members, habits, lan=self.lan, seed=self.seed)
-        group = BenchGroup(table, frozenset(), self.way.settings)
+        group = BenchGroup(table, frozenset(), self.way.settings, similarity=self.kit.similarity())
         group.route_by = self.way.route
         self.groups.append(group)
         return group
@@ -131,6 +139,13 @@ class CosineModels:
     def policy(self, _settings: DrafterSettings) -> Policy:
         """One plan, or whatever pays."""
         return Steady(self.way.plan) if self.way.plan else Adaptive()
+
+    def close(self) -> None:
+        """Free the models."""
+        for group in self.groups:
+            group.close()
+        for target in self.targets:
+            target.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,11 +168,18 @@ class Load:
 
 
 def run(
-    way: Way, load: Load, *, lan: float, seed: int = 1, temperature: float = 0.0
+    way: Way,
+    load: Load,
+    *,
+    lan: float,
+    seed: int = 1,
+    temperature: float = 0.0,
+    tokens: int = TOKENS,
+    kit: Kit = SCRIPTED,
 ) -> dict[str, Any]:
     """One way under one load: figures, and whether every text was the target's."""
     rng = random.Random(seed)
-    models = CosineModels(way, lan, seed)
+    models = CosineModels(way, lan, seed, kit)
     sampling = Sampling(temperature=temperature, seed=seed)
     limits = Limits(**{**_fields(LIMITS), "max_nodes_per_frame": 64, "max_nodes_in_flight": 256})
     objective = "cost" if way.plan and way.plan.frame == way.plan.window else "latency"
@@ -167,13 +189,13 @@ def run(
             sessions=(
                 tuple(
                     Turn(
-                        ids=tuple(rng.randrange(SIZE) for _ in range(12)),
+                        ids=kit.prompt(rng, at),
                         keep=0.0,
-                        max_tokens=TOKENS,
+                        max_tokens=tokens,
                         sampling=sampling,
                         objective=objective,
                     )
-                    for _ in range(load.turns)
+                    for at in range(load.turns)
                 ),
             ),
             starts=(start,),
@@ -183,7 +205,7 @@ def run(
     world = World(
         WorldSettings(
             seed=seed,
-            vocabulary=SIZE,
+            vocabulary=kit.vocabulary,
             slots=load.edges,
             edges=edges,
             costs=Costs(
@@ -198,11 +220,13 @@ def run(
     )
     finished = world.run()
     answers = [a for edge in world.edges for c in edge.conversations for a in c.answers]
-    reference = DomainTarget(seed, 1)
+    reference = kit.target(seed, 1)
     exact = finished and all(
-        a.tokens == plain(reference, list(a.prompt), sampling, TOKENS) for a in answers
+        a.tokens == plain(reference, list(a.prompt), sampling, tokens) for a in answers
     )
-    tokens = sum(len(a.tokens) for a in answers)
+    reference.close()
+    models.close()
+    count = sum(len(a.tokens) for a in answers)
     seconds = [a.ended - a.started for a in answers]
     stats = world.cloud.engine.stats
     return {
@@ -210,9 +234,9 @@ def run(
         "edges": load.edges,
         "lan_ms": lan * 1e3,
         "exact": bool(exact),
-        "accept_len": tokens / sum(a.passes for a in answers),
-        "latency_ms_per_token": 1e3 * sum(seconds) / tokens,
-        "tokens_per_second": tokens
+        "accept_len": count / sum(a.passes for a in answers),
+        "latency_ms_per_token": 1e3 * sum(seconds) / count,
+        "tokens_per_second": count
         / (max(a.ended for a in answers) - min(a.started for a in answers)),
         "passes": stats.passes,
         "verified_tokens": stats.num_draft_tokens,
@@ -255,7 +279,11 @@ def cosine(say: Say, *, quick: bool = False) -> dict[str, Any]:
     streamed = Way(name="single, streaming", members=best.members, most=1, width=1, plan=None)
     group = Way(name="group, streaming", plan=None, fixed=False)
     lockstep = Way(name="group, no pipelining", fixed=False)
-    table = []
+    whole_compute = Way(
+        name="single with all compute", members=best.members, most=1, width=1, plan=None,
+        step=STEP / group.settings.most,
+    )  # fmt: skip
+    table, equal = [], []
     loads = [
         ("offline", Load(edges=n, turns=6 if n < 4 else 3))
         for n in ((1, 8) if quick else (1, 2, 4, 8, 16))
@@ -270,19 +298,10 @@ def cosine(say: Say, *, quick: bool = False) -> dict[str, Any]:
             alone = measured(streamed, load, lan)
             for way in (group, lockstep):
                 row = measured(way, load, lan)
-                table.append(
-                    {
-                        "arrivals": kind,
-                        "edges": load.edges,
-                        "lan_ms": lan * 1e3,
-                        "way": way.name,
-                        "latency_change": row["latency_ms_per_token"]
-                        / alone["latency_ms_per_token"]
-                        - 1,
-                        "throughput_change": row["tokens_per_second"] / alone["tokens_per_second"]
-                        - 1,
-                    }
-                )
+                table.append({"arrivals": kind, "way": way.name, **_change(row, alone)})
+                if way is group and lan == 0.001:
+                    fast = measured(whole_compute, load, lan)
+                    equal.append({"arrivals": kind, "way": way.name, **_change(row, fast)})
     warm = measured(Way(name="whole, T 1"), one, 0.001, temperature=1.0)
     scores = following(say)
     ours = [t for t in table if t["way"] == group.name]
@@ -297,9 +316,21 @@ def cosine(say: Say, *, quick: bool = False) -> dict[str, Any]:
         "accept_len_warm": warm["accept_len"],
         "ablation": ablation,
         "table": table,
+        "equal_compute": equal,
         "scores": scores,
         "all_exact": all(r["exact"] for r in rows),
         "models": "scripted, of an assumed acceptance; time is virtual",
+    }
+
+
+def _change(row: dict[str, Any], alone: dict[str, Any]) -> dict[str, Any]:
+    """A row against that of a single drafter under the same load."""
+    latency, throughput = "latency_ms_per_token", "tokens_per_second"
+    return {
+        "edges": row["edges"],
+        "lan_ms": row["lan_ms"],
+        "latency_change": row[latency] / alone[latency] - 1,
+        "throughput_change": row[throughput] / alone[throughput] - 1,
     }
 
 

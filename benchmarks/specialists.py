@@ -11,15 +11,21 @@ is common to all drafters, so that their errors go together as those of real one
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from outrider.cloud_server.targets.base import Target
 from outrider.cloud_server.targets.scripted import ScriptedTarget
+from outrider.edge_client.group.members import Member
+from outrider.edge_client.group.routing import Similarity, same
 from outrider.protocol.errors import BackendError
 from outrider.runtime.lm.base import ListedLM, Rows, check_feed
+from outrider.runtime.lm.drafter import Drafter
 
 DOMAINS = 3
 OWN, FOREIGN, GENERAL = 0.8, 0.45, 0.6
@@ -102,3 +108,52 @@ def _chance(place: tuple[int, ...], salt: int) -> float:
     """A fixed number from 0 to 1 for a place and a salt."""
     data = ",".join(map(str, (*place, salt))).encode()
     return int.from_bytes(hashlib.blake2b(data, digest_size=4).digest(), "big") / 2**32
+
+
+class Kit(Protocol):
+    """Where the models and prompts of a comparison come from."""
+
+    @property
+    def vocabulary(self) -> int:
+        """Ids that the models know."""
+
+    def target(self, seed: int, slots: int) -> Target:
+        """The target."""
+
+    def members(self, seed: int, owns: Sequence[int | None]) -> list[Member]:
+        """Drafters, general (None) or of a domain."""
+
+    def similarity(self) -> Similarity:
+        """How alike two tokens are."""
+
+    def prompt(self, rng: random.Random, at: int) -> tuple[int, ...]:
+        """The prompt of an edge's answer number ``at``."""
+
+
+class ScriptedKit:
+    """Scripted models of an assumed acceptance."""
+
+    vocabulary = SIZE
+
+    def target(self, seed: int, slots: int) -> Target:
+        """Its text changes its domain on the way."""
+        return DomainTarget(seed, slots)
+
+    def members(self, seed: int, owns: Sequence[int | None]) -> list[Member]:
+        """Errors of different members go together at half of the places."""
+        target = DomainTarget(seed, 1)
+        return [
+            Member(f"m{own}", Drafter(SpecialistLM(target, own, -3 - i), SIZE))
+            for i, own in enumerate(owns)
+        ]
+
+    def similarity(self) -> Similarity:
+        """There are no embeddings."""
+        return same
+
+    def prompt(self, rng: random.Random, _at: int) -> tuple[int, ...]:
+        """Ids that mean nothing."""
+        return tuple(rng.randrange(SIZE) for _ in range(12))
+
+
+SCRIPTED = ScriptedKit()
