@@ -70,6 +70,12 @@ def test_the_summary_has_its_figures() -> None:
     assert found["latency_regression_max"] == pytest.approx(Cell(rows).latency_regression)
 
 
+def test_a_part_without_class_a_has_no_means() -> None:
+    found = summary(cell_rows(Place("c", "lte", "independent 0.8", SMALL), [CLOUD, ADAPTIVE]))
+    assert "streaming_over_lockstep_mean" not in found
+    assert found["links_of_the_means"] == []
+
+
 def test_the_same_run_twice_is_the_same() -> None:
     link, pair = find_link("starlink", 3), find_record("independent 0.8")
     runs = [run(ADAPTIVE, MACHINES["a"], link, pair, SMALL, seed=3) for _ in range(2)]
