@@ -40,19 +40,20 @@ def sweep(name: str, record: str, say: Say, workers: int = 0) -> list[dict[str, 
     return [{**r, "value": float(r["link"].split()[1])} for r in rows(places, say, workers)]
 
 
-def break_even(part: Sequence[dict[str, Any]]) -> dict[str, float | None]:
-    """For each group: where streaming stops being faster than its best row, or starts to be."""
+def break_even(part: Sequence[dict[str, Any]]) -> dict[str, float | str]:
+    """For each group: where streaming stops being faster than its best row, or starts to be;
+    ``always`` or ``never`` where it is the faster one all along, or nowhere."""
     return {group: _crossing(part, group) for group in AGAINST}
 
 
-def _crossing(part: Sequence[dict[str, Any]], group: str) -> float | None:
-    """The first value where the lead changes sign; None if it never does."""
+def _crossing(part: Sequence[dict[str, Any]], group: str) -> float | str:
+    """The first value where the lead changes sign."""
     values = list(dict.fromkeys(r["value"] for r in part))
     leads = [(v, _lead([r for r in part if r["value"] == v], group)) for v in values]
     for (x, a), (y, b) in pairwise(leads):
         if (a > LEAD) != (b > LEAD):
             return float(x + (y - x) * (a - LEAD) / (a - b))
-    return None
+    return "always" if leads[0][1] > LEAD else "never"
 
 
 LEAD = 1.01
