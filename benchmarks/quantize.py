@@ -146,10 +146,8 @@ def _prompts() -> dict[str, list[str]]:
 
 
 def _distilled(out: Path, minutes: float, say: Say) -> dict[str, Any]:
-    """From the embedded target, shrunk to two layers."""
-    from outrider.quantize.checkpoint import read_checkpoint
+    """From the embedded drafter as it was before distillation."""
     from outrider.quantize.distil import Settings, distil  # torch
-    from outrider.quantize.shrink import shrink
 
     tokenizer = load_tokenizer(MODELS / "target")
     prompts = [tokenizer.encode(one) for found in _prompts().values() for one in found]
@@ -161,10 +159,8 @@ def _distilled(out: Path, minutes: float, say: Say) -> dict[str, Any]:
             told[0] = time.monotonic()
             say(f"{now:.0f} of {whole:.0f} s, {steps} steps, overlap {overlap:.3f}")
 
-    small = out.with_name("shrunken")
-    shrink(read_checkpoint(MODELS / "target"), small, 2)
     done = distil(
-        small,
+        MODELS / "drafter" / "before-distillation",
         MODELS / "target",
         out,
         Settings(minutes=minutes, threads=2),

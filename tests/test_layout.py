@@ -158,3 +158,19 @@ def test_the_pins_cover_what_is_asked_for() -> None:
     }
     missing = {name.lower().replace("_", "-") for name in names if name != "outrider"} - pinned
     assert missing == set()
+
+
+def test_the_weights_that_come_along() -> None:
+    """The pair, its drafter as it was before distillation, and small specialists beside it."""
+    kinds = (".gguf", ".onnx", ".safetensors")
+    weights = {
+        file.relative_to(ROOT / "models"): file.stat().st_size
+        for file in (ROOT / "models").rglob("*")
+        if file.suffix in kinds and "make" not in file.parts
+    }
+    assert (
+        Path("drafter/before-distillation/model.safetensors") in weights
+    )  # distilling is measured
+    special = {file: size for file, size in weights.items() if file.parts[0] == "specialists"}
+    assert all(size < 2e6 for size in special.values())
+    assert sum(weights.values()) - sum(special.values()) < 30e6

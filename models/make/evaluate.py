@@ -2,8 +2,6 @@
 
     python evaluate.py --models .. --scratch DIR --out ../measured.json
 
-DIR/before-distillation holds the pre-trained drafter, which is not shipped.
-
 Acceptance is teacher-forced: both models read the same text, and at every position the overlap
 sum(min(p, q)) is the chance that a draft sampled at T = 1 is accepted by the ratio rule, and
 greedy agreement says how often both have the same likeliest token.
@@ -138,7 +136,7 @@ def measure(models: Path, scratch: Path) -> dict[str, Any]:
     streams = load_streams(scratch, "held")
     target = load(models / "target")
     drafters = {
-        "before_distillation": load(scratch / "before-distillation"),
+        "before_distillation": load(models / "drafter/before-distillation"),
         "after_distillation": load(models / "drafter"),
     }
     texts = {

@@ -16,7 +16,7 @@ from outrider.quantize.shrink import kept_layers, shrink
 
 ROOT = Path(__file__).parents[2]
 TARGET = ROOT / "models" / "target"
-STUDENT = ROOT / "models" / "drafter"
+STUDENT = ROOT / "models" / "drafter" / "before-distillation"
 QUICK = Settings(minutes=0.05, length=48, rows=4, sample_rows=16, warmup=1)
 
 
