@@ -21,6 +21,7 @@ from outrider.protocol.errors import BackendError, SettingError
 from outrider.quantize.checkpoint import read_checkpoint
 from outrider.quantize.folder import refuse_a_model, saving, write_checkpoint
 from outrider.quantize.torch_model import device_of, load_model, torch
+from outrider.runtime.text.tokenizer import load_tokenizer
 
 LOSSES = ("forward", "reverse", "tv", "mixed")
 STATE_FILE = "distil-state.pt"
@@ -108,15 +109,12 @@ def distil(
     torch.set_num_threads(settings.threads)
     torch.manual_seed(settings.seed)
     big, small = (load_model(path, device=device) for path in (teacher, student))
-    if big.config.vocab_size != small.config.vocab_size:
-        raise BackendError(
-            f"the target has {big.config.vocab_size} ids and the drafter {small.config.vocab_size}"
-        )
+    shared = _shared(big, small, teacher)
     openings, given = [list(prompt) for prompt in prompts], [list(block) for block in blocks]
     for ids in (*openings, *given):
-        if max(ids, default=0) >= big.config.vocab_size:
+        if max(ids, default=0) >= shared:
             raise BackendError(
-                f"the tokenizer has the id {max(ids)} and the target {big.config.vocab_size} ids: "
+                f"the tokenizer has the id {max(ids)} and the models {shared} ids: "
                 "they do not belong together"
             )
     out.mkdir(parents=True, exist_ok=True)
@@ -142,6 +140,14 @@ def distil(
     return outcome
 
 
+def _shared(big: Any, small: Any, teacher: Path) -> int:
+    """How many ids count: siblings may differ in how far their rows are padded (Qwen2.5 does)."""
+    sizes = big.config.vocab_size, small.config.vocab_size
+    if sizes[0] != sizes[1] and load_tokenizer(teacher).size > min(sizes):
+        raise BackendError(f"the target has {sizes[0]} ids and the drafter {sizes[1]}")
+    return min(sizes)
+
+
 def _identity(student: Path, teacher: Path, *texts: list[list[int]]) -> str:
     """A hash of what is distilled into what, on which texts: settings are kept beside it."""
     digest = hashlib.sha256(repr(texts).encode())
@@ -164,6 +170,7 @@ class _Run:
         identity: str,
     ) -> None:
         self.big, self.small, self.settings, self.out = big, small, settings, out
+        self.shared = min(big.config.vocab_size, small.config.vocab_size)
         self.identity = identity
         self.given = blocks
         self.written: list[list[int]] = []
@@ -232,7 +239,7 @@ class _Run:
         saved = time.monotonic()
         while not self.held or self.seconds < share:
             began = time.monotonic()
-            rows = _write(self.big, self._openings(prompts), self.settings.length)
+            rows = _write(self.big, self._openings(prompts), self.settings.length, self.shared)
             if self.held:
                 self.written += rows
             else:
@@ -249,8 +256,7 @@ class _Run:
         """As many openings as rows are written at once, all of one length."""
         count, most = self.settings.sample_rows, self.settings.length // 4
         if not prompts:
-            width = self.big.config.vocab_size
-            return [[int(i)] for i in self.rng.integers(0, width, count)]
+            return [[int(i)] for i in self.rng.integers(0, self.shared, count)]
         chosen = [prompts[int(i)] for i in self.rng.integers(0, len(prompts), count)]
         shortest = min(most, *(len(prompt) for prompt in chosen))
         return [prompt[:shortest] for prompt in chosen]
@@ -280,8 +286,8 @@ class _Run:
         settings = self.settings
         ids = torch.tensor(self._batch(), device=settings.device)
         with torch.no_grad():
-            wanted = self.big(input_ids=ids, use_cache=False).logits
-        logits = self.small(input_ids=ids, use_cache=False).logits
+            wanted = self._logits(self.big, ids)
+        logits = self._logits(self.small, ids)
         loss, overlap = divergence(logits, wanted, settings.loss, done)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.small.parameters(), settings.clip)
@@ -297,7 +303,7 @@ class _Run:
         settings = self.settings
         if self.rng.random() < settings.on_policy:
             openings = [row[: settings.length // 8] for row in self._rows(settings.rows)]
-            return _write(self.small, openings, settings.length)
+            return _write(self.small, openings, settings.length, self.shared)
         return self._rows(settings.rows)
 
     def _rows(self, count: int) -> list[list[int]]:
@@ -311,14 +317,18 @@ class _Run:
         shortest = min(self.settings.length, *(len(row) for row in rows))
         return [row[:shortest] for row in rows]
 
+    def _logits(self, model: Any, ids: Any) -> Any:
+        """Rows ``[rows, length, shared ids]``, without what pads them."""
+        return model(input_ids=ids, use_cache=False).logits[..., : self.shared]
+
     def overlap(self, held: list[list[int]]) -> float:
         """sum(min(p, q)) of the drafter on the text that was kept to measure with."""
         found, count = 0.0, 0
         with torch.inference_mode():
             for begin in range(0, len(held), 4):
                 ids = torch.tensor(held[begin : begin + 4], device=self.settings.device)
-                p = self.big(input_ids=ids, use_cache=False).logits.float().softmax(-1)
-                q = self.small(input_ids=ids, use_cache=False).logits.float().softmax(-1)
+                p = self._logits(self.big, ids).float().softmax(-1)
+                q = self._logits(self.small, ids).float().softmax(-1)
                 found += float(torch.minimum(p, q).sum())
                 count += ids.numel()
         return found / count
@@ -366,11 +376,12 @@ def write_texts(
 ) -> list[list[int]]:
     """Texts of ``length`` ids that a checkpoint writes at temperature 1; openings of one length."""
     torch.manual_seed(seed)
-    return _write(load_model(model), openings, length)
+    loaded = load_model(model)
+    return _write(loaded, openings, length, loaded.config.vocab_size)
 
 
-def _write(model: Any, openings: list[list[int]], length: int) -> list[list[int]]:
-    """Texts of ``length`` ids, sampled at temperature 1 without a cut."""
+def _write(model: Any, openings: list[list[int]], length: int, below: int) -> list[list[int]]:
+    """Texts of ``length`` ids less than ``below``, sampled at temperature 1 without a cut."""
     ids = torch.tensor(openings, device=model.device)
     with torch.inference_mode():
         out = model.generate(
@@ -380,9 +391,9 @@ def _write(model: Any, openings: list[list[int]], length: int) -> list[list[int]
             temperature=1.0,
             top_k=0,
             top_p=1.0,
+            suppress_tokens=list(range(below, model.config.vocab_size)) or None,
             min_new_tokens=length - ids.shape[1],
             max_new_tokens=length - ids.shape[1],
             pad_token_id=0,
         )
-    rows: list[list[int]] = out.tolist()
-    return rows
+    return [list(map(int, row)) for row in out.tolist()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -151,8 +152,29 @@ def test_weights_that_are_missing_are_not_made_up(tmp_path: Path) -> None:
         load_model(tmp_path)
 
 
+def padded(out: Path, rows: int) -> Path:
+    """The student with so many rows that no id uses."""
+    from outrider.quantize.torch_model import load_model
+
+    model = load_model(STUDENT)
+    model.resize_token_embeddings(4096 + rows, mean_resizing=False)
+    model.save_pretrained(out)
+    return out
+
+
+def test_siblings_that_are_padded_otherwise(tmp_path: Path) -> None:
+    """Qwen2.5's 0.5B has 151,936 rows and its 7B 152,064, of one tokenizer."""
+    done = distil(padded(tmp_path / "more", 64), TARGET, tmp_path / "out", QUICK)
+    assert done.steps > 0
+    assert 0.5 < done.start < 0.75  # as without the padding
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["vocab_size"] == 4160  # the drafter's own: llama.cpp and the edge know padding
+    with pytest.raises(BackendError, match="the target has 4096 ids and the drafter 4000"):
+        distil(padded(tmp_path / "less", -96), TARGET, tmp_path / "no", QUICK)
+
+
 def test_ids_beyond_the_target(tmp_path: Path) -> None:
-    with pytest.raises(BackendError, match="the id 4096 and the target 4096 ids"):
+    with pytest.raises(BackendError, match="the id 4096 and the models 4096 ids"):
         distil(STUDENT, TARGET, tmp_path, QUICK, blocks=[[4096]])
 
 
