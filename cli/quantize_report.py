@@ -16,6 +16,7 @@ from outrider.cli.bars import Bars
 from outrider.cli.quantize import MOST_THREADS
 
 if TYPE_CHECKING:
+    from outrider.quantize.devices import Device
     from outrider.quantize.report import Choice, Variant
 
 
@@ -89,7 +90,8 @@ def report(
                 facts["recommended"] = asdict(pick)
             print(jsonlib.dumps(facts))
         else:
-            _show(variants, [] if pick is None else [pick])
+            _show(variants)
+            _show_expected(variants, chosen, pick)
         inputs.record(packs, variants)
         if plot is not None:
             picture.draw(variants, plot)
@@ -109,7 +111,7 @@ def _threads(text: str) -> list[int]:
     return found
 
 
-def _show(variants: list[Variant], picks: list[Choice]) -> None:
+def _show(variants: list[Variant]) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -123,7 +125,7 @@ def _show(variants: list[Variant], picks: list[Choice]) -> None:
             variant.name,
             f"{variant.bytes / (1 << 20):,.1f}",
             f"{variant.memory / (1 << 20):,.0f} MiB",
-            f"{facts['tokens_per_second']:,.0f}",
+            _speeds(variant),
             f"{facts['greedy_agreement']:.3f}",
             f"{facts['overlap']:.3f}",
             f"{facts['kl']:.3f}",
@@ -134,7 +136,37 @@ def _show(variants: list[Variant], picks: list[Choice]) -> None:
         "tok/s: one-id steps here; greedy: share of equal likeliest ids; overlap: sum(min(p, q)); "
         "memory: with a context of 4096"
     )
-    for pick in picks:
-        rates = ", ".join(f"{link} {rate:.0f}" for link, rate in pick.rates.items())
+
+
+def _speeds(variant: Variant) -> str:
+    """Tokens a second, by threads where there are several counts."""
+    if len(variant.speed) == 1:
+        return f"{next(iter(variant.speed.values())):,.0f}"
+    return "\n".join(f"{rate:,.0f} ({n})" for n, rate in variant.speed.items())
+
+
+def _show_expected(variants: list[Variant], device: Device | None, pick: Choice | None) -> None:
+    """What to expect end to end: by link on one device, or the links' mean on each."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from outrider.quantize.devices import DEVICES, LINKS
+    from outrider.quantize.report import rates_on
+
+    where = f"on a {device.name}, by link" if device else "mean over lan, wifi, 5g and lte"
+    table = Table(title=f"Expected tok/s of the whole, an estimate: {where}")
+    table.add_column("drafter", overflow="fold")
+    for column in LINKS if device else DEVICES:
+        table.add_column(column, justify="right")
+    for variant in variants:
+        if device:
+            rates = list(rates_on(variant, device).values())
+        else:
+            found = [rates_on(variant, one) for one in DEVICES.values()]
+            rates = [sum(one.values()) / len(one) for one in found]
+        table.add_row(variant.name, *(f"{rate:.0f}" for rate in rates))
+    console = Console(soft_wrap=not sys.stdout.isatty())
+    console.print(table)
+    console.print("passes of 30 ms; the better of lockstep and plain cloud streaming (33)")
+    if pick is not None:
         console.print(f"for {pick.device}: {pick.variant}; {pick.why}")
-        console.print(f"  expected tokens/s with passes of 30 ms (estimate): {rates}")

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outrider.protocol.errors import BackendError, SettingError
-from outrider.quantize.devices import LINKS, MEMORY_SHARE, PASS, Device, expected_rate
+from outrider.quantize.devices import DEVICES, LINKS, MEMORY_SHARE, PASS, Device, expected_rate
 from outrider.quantize.gguf_file import Progress, quiet
 from outrider.runtime.hub.need import estimate
 from outrider.runtime.lm.base import CausalLM
@@ -75,6 +75,9 @@ class Variant:
             "overlap": self.overlap,
             "kl": _mean([(f.kl, f.positions) for f in self.fits.values()]),
             "domains": {name: asdict(fit) for name, fit in self.fits.items()},
+            "expected_tokens_per_second": {
+                name: rates_on(self, device) for name, device in DEVICES.items()
+            },
         }
 
 
@@ -169,7 +172,7 @@ def recommend(variants: Sequence[Variant], device: Device) -> Choice:
             f"no variant fits a {device.name}: the smallest, {least.name}, needs "
             f"{least.memory >> 20} MiB and a drafter may take {room >> 20} MiB there"
         )
-    rates = {v.name: _rates(v, device) for v in fitting}
+    rates = {v.name: rates_on(v, device) for v in fitting}
     best = max(fitting, key=lambda v: (sum(rates[v.name].values()), -v.bytes))
     step = device.draft_seconds(best.bytes)
     why = (
@@ -183,7 +186,8 @@ def recommend(variants: Sequence[Variant], device: Device) -> Choice:
     return Choice(device.name, best.name, best.memory, rates[best.name], why)
 
 
-def _rates(variant: Variant, device: Device) -> dict[str, float]:
+def rates_on(variant: Variant, device: Device) -> dict[str, float]:
+    """Estimated tokens a second of the whole, by link: see :func:`expected_rate`."""
     step = device.draft_seconds(variant.bytes)
     return {link: expected_rate(variant.greedy, step, rtt) for link, rtt in LINKS.items()}
 

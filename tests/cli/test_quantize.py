@@ -40,6 +40,14 @@ def test_a_pack_and_its_report(drafter: Path, tmp_path: Path, invoke: Invoke) ->
     facts = json.loads(found.out)
     assert facts["variants"][0]["domains"]["words"]["positions"] == 128
     assert "estimate" in facts["recommended"]["why"]
+    for variant in facts["variants"]:
+        expected = variant["expected_tokens_per_second"]
+        assert set(expected) == {"pi4", "pi5", "jetson-orin-nano", "jetson-agx", "laptop"}
+        assert all(set(rates) == {"lan", "wifi", "5g", "lte"} for rates in expected.values())
+    chosen = facts["recommended"]
+    by_name = {variant["name"]: variant for variant in facts["variants"]}
+    of_device = by_name[chosen["variant"]]["expected_tokens_per_second"][chosen["device"]]
+    assert of_device == chosen["rates"]
     assert (tmp_path / "plot.png").stat().st_size > 5000
     shown = invoke(*command)
     assert "drafter-q8_0" in shown.out
