@@ -145,7 +145,7 @@ def _shared(big: Any, small: Any, teacher: Path) -> int:
     sizes = big.config.vocab_size, small.config.vocab_size
     if sizes[0] != sizes[1] and load_tokenizer(teacher).size > min(sizes):
         raise BackendError(f"the target has {sizes[0]} ids and the drafter {sizes[1]}")
-    return min(sizes)
+    return int(min(sizes))
 
 
 def _identity(student: Path, teacher: Path, *texts: list[list[int]]) -> str:
