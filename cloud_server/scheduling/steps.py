@@ -38,6 +38,10 @@ OPTIONAL_LOAD = 0.8
 
 LOAD_GAIN = 1 / 4
 
+PASSES = 2.0
+"""Passes over one token that a step may last however short the cap is: with a slow target one alone
+uses that up, and no guess would ever be judged."""
+
 
 class Ask(msgspec.Struct, frozen=True):
     """A request, whose it is, and its session's ``pace``: seconds so far, and tokens in them.
@@ -75,8 +79,9 @@ class StepScheduler:
             return {0: alone}
         lateness = _lateness(asks)
         weights = self._weights(asks, lateness)
-        caps = replace(self.caps, price=PRICE * times.each)
         requests = [ask.request for ask in asks]
+        longest = max((request.context for request in requests), default=0)
+        caps = replace(self.caps, price=PRICE * times.each, seconds=self._limit(times, longest))
         lengths = self.control.trim([len(r.reach) for r in requests])
         room = min(caps.tokens, caps.memory)
         took, tokens = _size(requests, lengths, times)
@@ -109,7 +114,7 @@ class StepScheduler:
         if request.tokens + count > OPTIONAL_LOAD * room or count > self.control.allowed:
             return None
         took = times.of(request.tokens, 1, request.context)
-        if took + times.each * count > OPTIONAL_LOAD * self.caps.seconds:
+        if took + times.each * count > OPTIONAL_LOAD * self._limit(times, request.context):
             return None
         self.control.stepped(backlog=False)
         if request.rank is Rank.PREFILL:
@@ -121,6 +126,10 @@ class StepScheduler:
             took, gain, taken = took + times.each, gain + chance, taken + 1
         self._toward(times.each * gain / took if took > 0 else 0.0)
         return taken
+
+    def _limit(self, times: StepTime, longest: int) -> float:
+        """Seconds that a step may take."""
+        return max(self.caps.seconds, PASSES * times.of(1, 1, longest))
 
     def _weights(self, asks: Sequence[Ask], lateness: Sequence[float]) -> list[float]:
         """Late sessions and keys under their share weigh more; the mean is about 1."""

@@ -196,3 +196,18 @@ def test_nobody_sits_out_where_reading_the_weights_is_most_of_a_step() -> None:
     for _ in range(3):
         choice = scheduler.choose(asks, times)
     assert len(choice) == len(asks)
+
+
+@pytest.mark.parametrize("name", ["fifo", "cosine"])
+@pytest.mark.parametrize("others", [0, 1, 3])
+def test_a_target_slower_than_the_cap_still_judges_guesses(
+    name: SchedulerName, others: int
+) -> None:
+    """One token alone may take longer than a step should: guesses beside it cost little more."""
+    slow = StepTime()
+    slow.fixed, slow.row, slow.each = 0.6, 0.001, 0.005
+    scheduler = StepScheduler(name, Caps(seconds=0.4))
+    for _ in range(5):
+        choice = scheduler.choose([ask(0.9, 4) for _ in range(1 + others)], slow)
+        assert set(choice) == set(range(1 + others))
+        assert all(guesses == 4 for guesses in choice.values())
