@@ -129,7 +129,12 @@ def load(
 def sim(
     schedules: Annotated[int, typer.Option(min=0, help="Random schedules to check.")] = 1000,
     first: Annotated[int, typer.Option(min=0, help="Seed of the first one.")] = 0,
-    record: Annotated[str, typer.Option(help="What the drafter gets right; see docs.")] = "",
+    record: Annotated[
+        str,
+        typer.Option(
+            help="What the drafter gets right: qwen-prose-t1, say; a wrong name lists all."
+        ),
+    ] = "",
     workers: Annotated[int, typer.Option(min=0, help="Processes at a time; 0: as cores.")] = 0,
     json_output: Json = False,
 ) -> None:

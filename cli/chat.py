@@ -167,7 +167,7 @@ def _plain_because(edge: Edge, link: ChatLink, *, raw: bool, system: str | None)
     """Why this is no chat with messages, if it is not."""
     if raw:
         return "--raw"
-    if edge.options.draft_model is None and system is None:
+    if edge.options.is_embedded and system is None:
         return "the embedded models know no chat"  # they have a template, and never saw it used
     if edge.tokenizer.chat is None and link.client.welcome.same_template:
         return "the model has no chat template"

@@ -95,6 +95,11 @@ class EdgeOptions:
         """The draft model's place; also that of the tokenizer, when nothing is drafted."""
         return resolve(str(self.draft_model)) if self.draft_model else embedded.drafter()
 
+    @property
+    def is_embedded(self) -> bool:
+        """Whether the drafter is the embedded one, by default or by its path."""
+        return self.draft_model is None or self.pack.resolve() == embedded.drafter().resolve()
+
 
 @dataclass(frozen=True, slots=True)
 class Edge:

@@ -87,7 +87,7 @@ def run(
     text = prompts.read_prompt(prompt)
     edge = load_edge(flags.edge_options(ctx.params, offline=offline is o.Offline.LOCAL))
     # The embedded pair has a template but only ever saw plain text: without --system, no chat.
-    wants_chat = edge.tokenizer.chat is not None and bool(draft_model)
+    wants_chat = edge.tokenizer.chat is not None and not edge.options.is_embedded
     request = prompts.build_request(
         edge.tokenizer,
         text,

@@ -158,6 +158,13 @@ def test_a_template_is_used_when_there_is_a_message_for_it(run) -> None:
 # --- a drafter that is not what was hoped for -----------------------------------------------
 
 
+def test_the_embedded_drafter_by_its_path_is_the_embedded_drafter(run, models: Path) -> None:
+    """Naming what is the default anyway must not bring the chat template in."""
+    plain, named = run("-n", "8"), run("-n", "8", "-md", str(models / "drafter"))
+    assert named["prompt_ids"] == plain["prompt_ids"]
+    assert named["token_ids"] == plain["token_ids"]
+
+
 def test_a_drafter_that_dies_is_told_and_the_answer_goes_on(
     invoke, cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
