@@ -207,7 +207,7 @@ OPEN = Open(
         ({"stops": ("a" * 4097,)}, "stops"),
         ({"logprobs": 21}, "logprobs"),
         ({"grammar": "x"}, "unsupported"),
-        ({"collaborators": ("x",)}, "unsupported"),
+        ({"collaborators": ("x",)}, "collaborators"),
         ({"objective": "speed"}, "objective"),
         ({"base": 1}, "diverged"),
         ({"digest": b"abcd"}, "diverged"),
