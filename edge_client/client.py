@@ -233,7 +233,7 @@ class EdgeClient:
             if self._offline is not None:
                 self._offline.forget(session)
             if not self._streams:
-                self.courier.needed.clear()
+                self.courier.rest()
             if not shown.closed:
                 if self._drafter is not None:
                     self._thread.submit(self._drafter.forget, tuple(session.ids), lambda *_: None)

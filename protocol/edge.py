@@ -71,7 +71,7 @@ class EdgeMachine:
     """All sessions of one edge over one cloud.
 
     ``entropy(n)`` gives n random bytes (session names and secrets); it and ``now`` are the only
-    things from the outside world.
+    things from the outside world. ``progress``: ids that the cloud has given, ever, to any session.
     """
 
     def __init__(self, vocabulary: Vocabulary, agent: str, entropy: Callable[[int], bytes]) -> None:
@@ -83,6 +83,7 @@ class EdgeMachine:
         self.never_draft: frozenset[int] = frozenset()
         self.failure: HandshakeError | None = None
         self.traffic = Traffic()
+        self.progress = 0
         self._entropy = entropy
         self._fingerprint = vocabulary.fingerprint()
         self._sessions: dict[int, EdgeSession] = {}
@@ -233,7 +234,8 @@ class EdgeMachine:
 
     def _take(self, message: m.Message, now: float) -> None:
         if isinstance(message, m.Goodbye):
-            self._fail(HandshakeError(_said(message), code=message.code))
+            said = f"the cloud closed the connection: {message.message}"
+            self._fail(HandshakeError(said, code=message.code))
         elif self.state is State.GREETING and isinstance(message, m.Welcome):
             self._welcomed(message)
         elif self.state is State.GREETING and isinstance(message, m.Mismatch):
@@ -251,6 +253,7 @@ class EdgeMachine:
             raise RemoteProtocolError(f"{type(message).__name__} is not expected")
         if session is None:
             return
+        known = len(session.ids)
         if isinstance(message, m.Verdict):
             self._events.extend(session.verdict(message, now, self.link))
         elif isinstance(message, m.Logprobs):
@@ -262,6 +265,7 @@ class EdgeMachine:
             self._end(session, message.reason, message)
         elif isinstance(message, m.Refused):
             self._refused(session, message)
+        self.progress += max(0, len(session.ids) - known)
 
     def _welcomed(self, welcome: m.Welcome) -> None:
         self._move("welcome")
@@ -394,7 +398,3 @@ class EdgeMachine:
             self.state = TRANSITIONS[self.state, event]
         except KeyError:
             raise LocalProtocolError(f"{event} while {self.state.value}") from None
-
-
-def _said(goodbye: m.Goodbye) -> str:
-    return f"the cloud closed the connection: {goodbye.message}"

@@ -57,7 +57,8 @@ ELSEWHERE_SECONDS = 2.0
 class _Outage:
     """Since when nothing has come of the link, and how long to wait before the next attempt.
 
-    ``progress`` is how many ids all sessions had when it began: more of them end the outage.
+    ``progress`` is that of the machine when it began: a link that carried more ends the outage, and
+    so does a time in which nobody needs one.
     """
 
     began: float
@@ -153,7 +154,7 @@ class Courier:
             try:
                 link = await self._reconnect(error)
             except OutriderError as reason:
-                self.needed.clear()
+                self.rest()
                 self._failed(reason)
                 await self.needed.wait()  # somebody tries again
                 link = await self._patient_connect()
@@ -173,6 +174,11 @@ class Courier:
             return await link.ping()
         except LinkError:
             return None
+
+    def rest(self) -> None:
+        """Nobody needs the link any more: who does next is not late because of an old outage."""
+        self.needed.clear()
+        self._outage = None
 
     def wake(self) -> None:
         """The machine may have something to send."""
@@ -319,7 +325,7 @@ class Courier:
         """
         persistence, error = self._persistence, lost
         # A peer that takes connections and drops them before anything came of it is like none.
-        progress = sum(len(session.ids) for session in self.machine.sessions)
+        progress = self.machine.progress
         if self._outage is not None and progress > self._outage.progress:
             self._outage = None
         outage = self._outage = self._outage or _Outage(_now(), persistence.first, progress)
@@ -334,7 +340,6 @@ class Courier:
                 error = reason
                 if isinstance(reason, LinkBusyError) and reason.retry_after is not None:
                     outage.pause = max(outage.pause, min(reason.retry_after, persistence.longest))
-        self._outage = None
         raise LinkError(f"{error} (tried again for {persistence.give_up:g} s)") from error
 
     async def _patient_connect(self) -> Link:
@@ -343,7 +348,7 @@ class Courier:
             try:
                 return await self.connect()
             except OutriderError as error:
-                self.needed.clear()
+                self.rest()
                 self._failed(error)
                 await self.needed.wait()
 
