@@ -354,6 +354,8 @@ class EdgeEngine:
         if len(now) < len(then) and work.side is not None:
             return None  # the chain's guess at that place is as likely as it was
         if len(now) < len(then):  # begun again before what was ahead then: that is as good as ever
+            if work.budget is not None:
+                return None  # but the rows it was drawn from went with the link
             guess = guess.after(then[len(now) :])
         return guess.below(now[len(then) :])
 
