@@ -161,7 +161,7 @@ class EdgeEngine:
         return DraftWork(
             session=session,
             answer=session.answer,
-            epoch=session.window.current.number,
+            epoch=session.window.begun,
             ids=ids,
             prompt_len=session.prompt_len,
             sampling=request.sampling,
@@ -346,16 +346,14 @@ class EdgeEngine:
         session = work.session
         if not session.may_guess or session.answer != work.answer:
             return None
-        if work.budget is not None and session.window.current.number != work.epoch:
-            return None  # under the ratio rule no guess outlives its epoch
+        if work.budget is not None and session.window.begun != work.epoch:
+            return None  # under the ratio rule no guess outlives its epoch: its rows are gone
         now, then = (*session.ids, *session.window.ahead), work.ids
         if now[: len(then)] != then[: len(now)]:
             return None
         if len(now) < len(then) and work.side is not None:
             return None  # the chain's guess at that place is as likely as it was
         if len(now) < len(then):  # begun again before what was ahead then: that is as good as ever
-            if work.budget is not None:
-                return None  # but the rows it was drawn from went with the link
             guess = guess.after(then[len(now) :])
         return guess.below(now[len(then) :])
 
@@ -366,7 +364,7 @@ class EdgeEngine:
             return False
         text = (*session.ids, *session.window.ahead)
         if work.side is None:
-            return session.window.current.number == work.epoch and text == work.ids
+            return session.window.begun == work.epoch and text == work.ids
         before = len(work.ids) - 1
         return len(session.ids) <= len(work.ids) and text[:before] == work.ids[:before]
 
@@ -386,4 +384,4 @@ def _floor(sampling: Sampling, plan: Plan) -> float:
 def _place(session: EdgeSession) -> tuple[int, int, int]:
     """Where the guesses of a session end: answer, epoch, length."""
     window = session.window
-    return session.answer, window.current.number, len(session.ids) + len(window.ahead)
+    return session.answer, window.begun, len(session.ids) + len(window.ahead)

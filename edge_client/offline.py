@@ -132,7 +132,7 @@ class Offline:
         return DraftWork(
             session=session,
             answer=session.answer,
-            epoch=session.window.current.number,
+            epoch=session.window.begun,
             ids=ids,
             prompt_len=session.prompt_len,
             sampling=request.sampling,

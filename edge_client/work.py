@@ -32,7 +32,8 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True)
 class DraftWork:
-    """Guess up to ``count`` tokens after ``ids``, for epoch ``epoch`` of answer ``answer``.
+    """Guess up to ``count`` tokens after ``ids``, in answer ``answer``, for the epoch that was the
+    ``epoch``-th to be begun.
 
     ``budget``: under the ratio rule, how much of the drafter's distributions is sent along.
     ``side``: beside the chain, ``ids`` ending with the runner-up there. ``given``: first of all,

@@ -23,11 +23,13 @@ class EdgeWindow:
 
     ``committed`` is the session's own list of ids, which the window reads and extends. ``least``:
     the newest guesses are kept until there are so many; the next frame saves the bytes of theirs.
+    ``begun`` counts epochs begun: unlike a number, which an epoch of which nothing was sent hands
+    on, it is never the same for two.
     """
 
     def __init__(self, committed: list[int], last_epoch: int = 0) -> None:
         self.committed = committed
-        self.least = 1
+        self.least = self.begun = 1
         self.current = Guesses(last_epoch + 1, len(committed))
         self.sent = 0
         self.announced = False
@@ -131,6 +133,7 @@ class EdgeWindow:
         self.current = Guesses(number, len(self.committed))
         self.sent, self.announced, self.tip, self.least = 0, False, ROOT, 1
         self._sides = set()
+        self.begun += 1
         self._forget_settled()
 
     def unsent(self, room: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[SparseRow, ...]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from outrider.edge_client.engine import EdgeEngine
@@ -299,7 +299,7 @@ class SimEdge:
         spare = made - 1 - task.result.scored
         late = min(spare, int((task.due - self._agenda.now) / step + 1e-9)) if step else 0
         if late > 0:
-            kept = task.result.first(made - late)
+            kept = replace(task.result.first(made - late), stopped=True)
             self._task = sooner = _Task(task.work, kept, task.due - late * step)
             self._agenda.at(sooner.due, lambda: self._worked(sooner))
 

@@ -7,6 +7,7 @@ goes and comes back during its work, with guesses ahead that have not left yet.
 from __future__ import annotations
 
 import itertools
+
 import msgspec
 import numpy as np
 import pytest
@@ -126,7 +127,7 @@ def test_a_drop_at_any_moment(sampling: Sampling) -> None:
 # --- the engine alone: every order of events ----------------------------------------------------
 
 ORDERS = 6
-"""Letters in a row: the link lost, a work begun and ended, another begun, the link back, its end."""
+"""Letters: the link goes, a whole work, another begun, the link comes back, that work ends."""
 
 
 class Orders:
@@ -175,7 +176,7 @@ class Orders:
         cloud = self.pair.cloud_session(self.session)
         if not cloud.active:
             return
-        chain, rows = cloud.window.chain(8), cloud.window.rows(8)
+        chain, rows = cloud.window.chain(8), cloud.window.chain_rows(8)
         text = [*cloud.ids, *chain]
         logits = [self.target.row(text[:i]) for i in range(len(cloud.ids), len(text) + 1)]
         made = decide(logits, RATIO, text, cloud.prompt_len, V, rows=rows)
