@@ -346,8 +346,8 @@ class EdgeEngine:
         session = work.session
         if not session.may_guess or session.answer != work.answer:
             return None
-        if work.budget is not None and session.window.begun != work.epoch:
-            return None  # under the ratio rule no guess outlives its epoch: its rows are gone
+        if session.ratio and (work.budget is None or session.window.begun != work.epoch):
+            return None  # made without rows, or for an epoch whose rows are gone
         now, then = (*session.ids, *session.window.ahead), work.ids
         if now[: len(then)] != then[: len(now)]:
             return None

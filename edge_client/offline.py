@@ -183,7 +183,7 @@ class Offline:
             tail.handed = True
             left = session.request.max_tokens - session.emitted if session.request else 0
             tokens = tail.tokens[: max(0, left - 1)]  # the pass adds a token of its own
-            if tokens:
+            if tokens and not session.ratio:  # there guesses are drawn from rows, anew
                 session.withdraw()
                 session.guess(tokens, full=True)
             self._tell(session, tail)
