@@ -54,6 +54,29 @@ def test_what_was_written_alone_is_verified_or_corrected(scene, take, ask, sampl
     asyncio.run(main())
 
 
+def test_under_the_ratio_rule_the_cloud_writes_it_anew(scene, ask, caplog) -> None:
+    """What was written alone has no rows: it is shown and corrected, but never sent as guesses."""
+
+    async def main() -> None:
+        async with scene() as world, world.edge(0, offline=True, rule="ratio") as edge:
+            session, verified, alone = edge.session(), 0, 0
+            async for event in edge.stream(session, ask(WARM)):
+                if isinstance(event, Piece):
+                    verified += len(event.tokens)
+                    if verified >= 20 and not alone:
+                        await world.away()
+                        alone = -1
+                elif isinstance(event, Unverified) and alone < 0 and event.tokens > 5:
+                    alone = event.tokens
+                    await world.back()
+            assert (event.reason, event.rule, event.unverified) == ("length", "ratio", "")
+            assert verified == len(event.ids) == len(session.ids) - session.prompt_len
+            assert event.offline_tokens >= alone > 5
+
+    asyncio.run(main())
+    assert not [r for r in caplog.records if r.levelname == "ERROR"]
+
+
 def test_right_text_is_verified_in_few_passes(scene, take, ask) -> None:
     """The cloud judges it like any other guesses: forty tokens do not take forty passes."""
 
