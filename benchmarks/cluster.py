@@ -1,8 +1,9 @@
 """``outrider bench cluster``: what a gateway costs a round, what failures cost, placement.
 
 Everything is processes on loopback and real sockets. The first two parts run the embedded pair as
-it is; texts are compared with the plain target's, token by token. In the third the embedded target
-is *paced* to different pass times, and its replicas stand behind shaped links.
+it is; texts are compared with the plain target's, token by token. So the target is in float32: in
+16 bits a near-tie may fall otherwise beside other answers. In the third the embedded target is
+*paced* to different pass times, and its replicas stand behind shaped links.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from outrider.benchmarks.cluster_links import placement
+from outrider.benchmarks.cluster_links import BACKEND, placement
 from outrider.benchmarks.embedded import DOMAINS, models, prompts
 from outrider.cloud_server.cluster.controller import Controller
 from outrider.cloud_server.cluster.launcher import ProcessLauncher
@@ -42,7 +43,7 @@ from outrider.runtime.text.tokenizer import Tokenizer, load_tokenizer
 
 Say = Callable[[str], None]
 OUTRIDER = (sys.executable, "-m", "outrider.cli.main", "cloud")
-MODEL = ("--target-backend", "llama")
+MODEL = ("--target-backend", BACKEND)
 SEED = 20_258
 TOKENS = 96
 GUESSES = 4
@@ -92,7 +93,7 @@ async def cluster(say: Say, *, quick: bool) -> dict[str, Any]:
     say("placement over shaped links")
     placed = await placement(tokenizer, tasks, say, quick=quick)
     return {
-        "target": "embedded (llama)",
+        "target": f"embedded ({BACKEND}, float32)",
         "replicas": 3,
         "gateways": 2,
         "kills_each": kills,
@@ -103,8 +104,7 @@ async def cluster(say: Say, *, quick: bool) -> dict[str, Any]:
 
 
 def _tasks(tokenizer: Tokenizer, each: int) -> list[Task]:
-    place = next((models() / "target").glob("*.gguf"))
-    target = load_target(str(place), backend="llama", slots=1, threads=1)
+    target = load_target(str(models() / "target"), backend=BACKEND, slots=1, threads=1)
     samplings = (Sampling(), Sampling(temperature=1.0, seed=SEED))
     try:
         return [

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from outrider.benchmarks.cluster import Task
     from outrider.runtime.text.tokenizer import Tokenizer
 
+BACKEND = "transformers"
+"""What runs the target; its float32 answers do not depend on those beside them."""
+
 REPLICAS = {"near": (0.002, 60.0), "middle": (0.030, 15.0), "far": (0.090, 15.0)}
 """Of each: seconds one way, and milliseconds of a pass."""
 
@@ -68,10 +71,10 @@ async def placement(
 @contextlib.asynccontextmanager
 async def _paced(step_ms: float) -> AsyncIterator[str]:
     """A paced replica in a process of its own."""
-    model = next((models() / "target").glob("*.gguf"))
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "outrider.benchmarks.paced_cloud", "--model", str(model),
-        "--backend", "llama", "--step-ms", str(step_ms), "--slots", str(SLOTS), "--lookup", "0",
+        sys.executable, "-m", "outrider.benchmarks.paced_cloud", "--model",
+        str(models() / "target"), "--backend", BACKEND, "--step-ms", str(step_ms),
+        "--slots", str(SLOTS), "--lookup", "0",
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     assert process.stdin is not None
