@@ -338,7 +338,7 @@ def test_a_second_signal_ends_at_once(popen, start_cloud, read, number: int) -> 
 def test_an_engine_that_dies_takes_the_service_down(models: Path) -> None:
     from outrider.cli import targets
     from outrider.cli.exits import WorkFailedError
-    from outrider.cli.serving import serve_until_told
+    from outrider.cli.serving import announce_cloud, serve_until_told
     from outrider.cloud_server.driver import ServiceSettings, Verifier
     from outrider.cloud_server.service import Service
 
@@ -353,7 +353,11 @@ def test_an_engine_that_dies_takes_the_service_down(models: Path) -> None:
     verifier.engine.next = broken  # type: ignore[method-assign,assignment]
     facts = {"backend": "llama", "certificate": None, "drafter": None}
     serving = serve_until_told(
-        Service(settings), lambda: (verifier, facts), as_json=False, with_stdin=False
+        Service(settings),
+        lambda: (verifier, facts),
+        announce_cloud,
+        as_json=False,
+        with_stdin=False,
     )
     with pytest.raises(WorkFailedError, match="the engine is broken"):
         asyncio.run(serving)
