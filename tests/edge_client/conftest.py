@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from outrider.cloud_server.driver import ServiceSettings, Verifier
+from outrider.cloud_server.planner import EngineSettings
 from outrider.cloud_server.replay import plain
 from outrider.cloud_server.targets.base import Target
 from outrider.cloud_server.targets.scripted import ScriptedTarget
@@ -36,7 +38,14 @@ PROMPT = tuple(range(300, 312))
 TOKENS = 60
 PASS = 0.004
 NEAR = Link(name="near", up=Direction(), down=Direction())
+SILENCE = 30.0
+"""Seconds without a word after which a scene has failed. However slow the machine, a text that
+grows goes on."""
+
 PATIENT = Persistence(first=0.02, longest=0.1, give_up=8.0, silence=0.5)
+
+
+_guard: ContextVar[asyncio.Timeout] = ContextVar("the scene's")
 
 
 class EchoLM(ListedLM):
@@ -137,6 +146,7 @@ async def listen(
     """Take an answer; once ``after`` tokens are verified, make trouble."""
     heard = Heard()
     async for event in edge.stream(session, asked):
+        _guard.get().reschedule(asyncio.get_running_loop().time() + SILENCE)
         if isinstance(event, Answer):
             heard.answer = event
             continue
@@ -161,17 +171,22 @@ def scene(tokenizer: Tokenizer):
 
     @asynccontextmanager
     async def make(
-        link: Link = NEAR, step: float = PASS, others: dict[str, Target] | None = None
+        link: Link = NEAR,
+        step: float = PASS,
+        others: dict[str, Target] | None = None,
+        engine: EngineSettings | None = None,
     ) -> AsyncIterator[Scene]:
         target = PacedTarget(script(tokenizer), step)
         if others:
             target = SeveralTargets(target, others)
-        verifier = Verifier(target, tokenizer, ServiceSettings(port=0, drain_seconds=0.1))
+        service = ServiceSettings(port=0, drain_seconds=0.1, engine=engine or EngineSettings())
+        verifier = Verifier(target, tokenizer, service)
         server = await verifier.start()
         world = Scene(tokenizer, verifier, server.port, Proxy(link, ("127.0.0.1", server.port)))
         await world.proxy.start()
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(SILENCE) as guard:
+                _guard.set(guard)
                 yield world
         finally:
             await world.proxy.close()
