@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from time import sleep
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -71,7 +72,8 @@ def status(
     from rich.console import Console
     from rich.live import Live
 
-    console = Console()
+    # With NO_COLOR no styles at all: Rich by itself would leave bold and italic.
+    console = Console(color_system=None if os.environ.get("NO_COLOR") else "auto")
     facts = look()
     if not console.is_terminal:
         console.print(view(facts))

@@ -41,7 +41,7 @@ def serve(
             min=1,
             max=64,
             metavar="N",
-            rich_help_panel=o.MODEL,
+            rich_help_panel=listening.ADDRESS,
             help="Texts that it holds and drafts for at once, each with a context of its own.",
         ),
     ] = 4,

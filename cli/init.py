@@ -247,4 +247,6 @@ def _expectation(mode: dict[str, Any]) -> str:
     speed = f", about {rate:.0f} tokens a second" if rate else ""
     if mode["frame"] and alone:
         speed += f" (the cloud alone: {alone:.0f})"
+    if mode["why"].startswith(mode["mode"]):  # it says the mode itself, and more of it
+        return f"{mode['why']}{speed}"
     return f"{mode['mode']}{ahead}{speed}: {mode['why']}"

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import Any
@@ -69,7 +70,7 @@ class Grammars:
 
         said = llguidance.LLMatcher.validate_grammar(_compiled(form))
         if said:
-            raise SessionError(f"this form cannot be enforced: {said}", code="grammar")
+            raise SessionError(f"this form cannot be enforced: {_reason(said)}", code="grammar")
 
     def of(self, session: CloudSession) -> Constraint | None:
         """The constraint of the answer under way."""
@@ -189,6 +190,13 @@ def _compiled(form: str) -> str:
     }
     lines = [_PLAIN, *(f"{name}: {rule}" for name, rule in rules.items())]
     return str(llguidance.LLMatcher.grammar_from_lark("\n".join(lines)))
+
+
+def _reason(said: str) -> str:
+    """Of an error of llguidance's the reason: without the grammar's lines, which are ours."""
+    said = re.split(r"\n +\d+ \| start: piece", said, maxsplit=1)[0]
+    said = re.sub(r"^at \d+\(\d+\): (failed to compile JSON schema: )?", "", said)
+    return " ".join(said.split())
 
 
 def _quoted(text: str) -> str:

@@ -131,7 +131,10 @@ def unknown(asked: Sequence[str], hosted: Sequence[str]) -> str | None:
     if lacking is None:
         return None
     known = ", ".join(map(repr, hosted)) or "none"
-    return f"this cloud hosts no model {lacking!r} beside its target; it hosts: {known}"
+    return (
+        f"this cloud hosts no model {lacking!r} beside its target; it hosts: {known}. "
+        f"Start it with --collaborator {lacking}=PATH, or leave {lacking!r} out."
+    )
 
 
 def _check_prompt(request: Open, length: int, config: CloudConfig) -> None:

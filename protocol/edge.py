@@ -311,9 +311,9 @@ class EdgeMachine:
         )
         self._fail(
             HandshakeError(
-                "the draft model and the target have different tokenizers "
-                f"({self.vocabulary.size} tokens here, {self._their_size} there; "
-                f"first differences: {difference}). Use a draft model made for this target.",
+                f"the draft model and the target have different tokenizers ({self.vocabulary.size} "
+                f"tokens here, {self._their_size} there; first differences: {difference}). Use a "
+                "draft model made for it: its tokenizer is needed even when nothing is drafted.",
                 code="tokenizer",
             )
         )

@@ -72,7 +72,7 @@ class CloudConfig:
 class SessionTable:
     """All sessions of one verifier, by key. The only owner of their lives.
 
-    ``load`` is the share of capacity in use, told in verdicts; while ``closing``, no answer begins.
+    While ``closing``, no answer begins.
     ``pass_times`` are tokens and seconds of passes, told in welcomes.
     ``quotas`` are those of the keys that have any, by name; the queue says whose turn it is.
     ``refused`` counts answers by code; ``on_open`` and ``on_end`` are told of each that
@@ -82,7 +82,6 @@ class SessionTable:
 
     config: CloudConfig
     sessions: dict[bytes, CloudSession] = field(default_factory=dict)
-    load: float = 0.0
     closing: bool = False
     pass_times: tuple[tuple[float, float], ...] = ()
     quotas: Mapping[str, Quota] = field(default_factory=dict)

@@ -50,7 +50,10 @@ def of_calls(body: ChatBody, offered: list[dict[str, Any]] | None, welcome: Welc
         wanted = (choice.get("function") or {}).get("name")
         functions = [f for f in functions if f["name"] == wanted]
         if choice.get("type") != "function" or not functions:
-            raise bad(f"tool_choice names {wanted!r}, which is none of the tools", "tool_choice")
+            known = ", ".join(repr(tool["function"]["name"]) for tool in offered)
+            raise bad(
+                f"tool_choice names {wanted!r}, which is none of the tools: {known}", "tool_choice"
+            )
     elif choice != "required":
         raise bad("tool_choice is none, auto, required or one of the tools", "tool_choice")
     if GRAMMAR not in welcome.features:

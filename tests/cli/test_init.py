@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from outrider.cli import exits, settings
+from outrider.cli.init import _expectation
 from outrider.protocol.errors import SettingError
 
 KEY = "k3y-of-the-kitchen"
@@ -67,6 +68,18 @@ def test_address_and_key_become_one_line(invoke, guarded, no_models, tmp_path) -
     for words in ("drafter: ", "round trip", "Expect: ", f"Written: {file}"):
         assert words in over.out
     assert KEY not in over.out + over.err
+
+
+def test_what_to_expect_says_the_mode_once() -> None:
+    streaming = {"mode": "streaming", "frame": 1, "predicted_tps": 20.4, "cloud_tps": 9.6}
+    why = {"why": "streaming, 1 a frame, 32 ahead"}
+    said = "streaming, 1 a frame, 32 ahead, about 20 tokens a second (the cloud alone: 10)"
+    assert _expectation(streaming | why) == said
+    alone = {"mode": "cloud", "frame": 0, "predicted_tps": 9.6, "cloud_tps": 9.6}
+    why = {"why": "drafting does not pay"}
+    assert _expectation(alone | why) == (
+        "cloud alone, about 10 tokens a second: drafting does not pay"
+    )
 
 
 def test_nothing_is_written_where_nothing_fits(

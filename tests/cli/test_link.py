@@ -74,6 +74,7 @@ def test_tokenizers_that_differ(invoke, llama_cloud, altered_pack) -> None:
     result = invoke("link", "--cloud", llama_cloud.url, "-md", altered_pack(swap))
     assert result.status == exits.UNREACHABLE
     assert "different tokenizers" in result.err
+    assert "needed even when nothing is drafted" in " ".join(result.err.split())
 
 
 def test_a_prompt_that_does_not_fit(invoke, llama_cloud) -> None:

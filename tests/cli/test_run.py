@@ -263,7 +263,7 @@ def test_a_model_beside_the_target_takes_part(invoke, start_cloud, models: Path)
     assert [p["token"] for p in result.json["proposals"]] == result.json["token_ids"]
     assert sum(result.json["proposed_by"].values()) == result.json["tokens"]
     for how, words in (
-        ("ensemble=0.3,large=0.3", "hosts no model 'large' beside its target; it hosts: 'small'"),
+        ("ensemble=0.3,large=0.3", "it hosts: 'small'. Start it with --collaborator large=PATH"),
         ("ensemble=0.3,small=0.3,target=0.5", "sum to 1.1, not to 1"),
         ("ensemble=0.3,0.3", "weights for 2 models at this edge, and there are 1"),
         ("contrastive=1.5", "contrastive mu weight of the edge's model is 1.5"),

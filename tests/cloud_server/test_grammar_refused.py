@@ -43,6 +43,24 @@ def test_forms_that_are_refused(grammars, form, words) -> None:
     assert error.value.code == "grammar"
 
 
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"type": "array", "uniqueItems": True}, 'Unimplemented keys: ["uniqueItems"]'),
+        ({"type": "string", "pattern": "a | ("}, "regex parse error: a | ( ^ error: unclosed"),
+        ({"enum": []}, "Unsatisfiable schema: anyOf is empty"),
+    ],
+)
+def test_the_reason_alone_is_said(grammars, schema, reason) -> None:
+    form = json.dumps({"json": schema, "before": "<a>\n", "many": True})
+    with pytest.raises(SessionError) as error:
+        grammars.check(form)
+    said = str(error.value)
+    assert said.startswith(f"this form cannot be enforced: {reason}")
+    for word in ("at 4", "start", "piece", "value", "%json", "\n"):
+        assert word not in said
+
+
 def refusal(pair: ConnectionPair, **request: object) -> AnswerRefused:
     session = pair.machine.session()
     pair.machine.open(session, Request(max_tokens=9, ids=PROMPT, **request))  # type: ignore[arg-type]

@@ -163,7 +163,10 @@ def test_two_at_the_cloud(scene, bench, how, temperature, plan) -> None:
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("ensemble=0.3,c=0.2", "hosts no model 'c' beside its target; it hosts: 'b'"),
+        (
+            "ensemble=0.3,c=0.2",
+            "no model 'c' beside its target; it hosts: 'b'. Start it with --collaborator c=PATH",
+        ),
         ("ensemble=0.3,0.2", "models at this edge: 1; weights for them in the combination: 2"),
     ],
 )

@@ -200,6 +200,14 @@ def test_refused(calling, more, param) -> None:
     assert (status, came["error"]["param"]) == (400, param), came
 
 
+def test_a_tool_that_is_not_offered(calling) -> None:
+    choice = {"type": "function", "function": {"name": "give"}}
+    status, came = calling.chat(tools=OFFERED, tool_choice=choice)
+    assert status == 400
+    said = "tool_choice names 'give', which is none of the tools: 'add', 'take'"
+    assert said in came["error"]["message"]
+
+
 def test_a_schema_that_cannot_be_enforced(calling) -> None:
     schema = {"type": "array", "uniqueItems": True}
     asked = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
