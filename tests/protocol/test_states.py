@@ -16,6 +16,7 @@ from outrider.protocol.messages import (
     Finished,
     Goodbye,
     Hello,
+    Logprobs,
     Message,
     Mismatch,
     Open,
@@ -52,6 +53,7 @@ MESSAGES: dict[type[Message], Message] = {
         handle=0, answer=1, reason="stop", tokens=1, text_bytes=0, length=1, digest=DIGEST
     ),
     Refused: Refused(handle=0, answer=1, code="x", message=""),
+    Logprobs: Logprobs(handle=0, answer=1, at=0, top=0, data=bytes(4)),
     Part: Part(last=False, data=b"x"),
 }
 
@@ -68,7 +70,7 @@ DOWN, GREETS, UP, COMPARES, FAILED = edge_module.State
 EDGE: dict[edge_module.State, dict[type[Message], edge_module.State]] = {
     DOWN: dict.fromkeys(MESSAGES, DOWN),
     GREETS: {Welcome: UP, Mismatch: COMPARES, Part: GREETS},
-    UP: dict.fromkeys((Verdict, Opened, Attached, Finished, Refused, Part), UP),
+    UP: dict.fromkeys((Verdict, Opened, Attached, Finished, Refused, Logprobs, Part), UP),
     COMPARES: {Part: COMPARES},  # the segment that was asked for ends it, too
     FAILED: dict.fromkeys(MESSAGES, FAILED),
 }
