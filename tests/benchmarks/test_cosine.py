@@ -36,7 +36,6 @@ def test_the_embedded_models_are_small() -> None:
     drafters = [file for file in files if file.suffix == ".gguf" and "target" not in file.name]
     assert len(drafters) == 4
     assert all(file.stat().st_size < 2e6 for file in drafters)
-    assert sum(file.stat().st_size for file in files) <= 30e6
 
 
 def test_scores_follow_the_domain() -> None:

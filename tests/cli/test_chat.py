@@ -240,16 +240,17 @@ def test_a_script_gives_the_text_only(process, llama_cloud, read, popen) -> None
 def test_a_cloud_with_another_template_writes_the_messages_out(
     process, llama_cloud, models: Path, tmp_path: Path
 ) -> None:
-    place = tmp_path / "pack"
-    place.mkdir()
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        content = json.loads((models / "drafter" / name).read_text("utf-8"))
-        if "chat_template" in content:
-            content["chat_template"] = "{# mine #}" + content["chat_template"]
-        (place / name).write_text(json.dumps(content))
+    place, same = tmp_path / "pack", tmp_path / "same"  # the embedded one itself would chat plainly
+    for folder, mine in ((place, "{# mine #}"), (same, "")):
+        folder.mkdir()
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            content = json.loads((models / "drafter" / name).read_text("utf-8"))
+            if "chat_template" in content:
+                content["chat_template"] = mine + content["chat_template"]
+            (folder / name).write_text(json.dumps(content))
     lines, flags = "Who?\nAnd where?\n", ("-n", "8", "--draft", "off", "--json")
     theirs = script(process, llama_cloud, lines, *flags, "-md", place)
-    ours = script(process, llama_cloud, lines, *flags, "-md", models / "drafter")
+    ours = script(process, llama_cloud, lines, *flags, "-md", same)
     both = [[json.loads(line) for line in found.out.splitlines()] for found in (theirs, ours)]
     assert [len(turns) for turns in both] == [2, 2], (theirs.err, ours.err)
     for key in ("text", "prompt_tokens", "cached_tokens"):
