@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outrider.cli import listening, logs
+from outrider.cli import hosting, listening, logs
 from outrider.cli import options as o
 from outrider.cli.exits import NotConnectedError
 from outrider.protocol.errors import LinkError, SettingError
@@ -31,25 +31,6 @@ class LauncherKind(StrEnum):
     PROCESSES = "processes"
 
 
-Model = Annotated[
-    str | None,
-    typer.Option(
-        "--model",
-        "-m",
-        metavar="PATH",
-        rich_help_panel=o.MODEL,
-        help="A folder, a .gguf file, a hub id or the name of a pulled model "
-        "(default: the embedded target).",
-    ),
-]
-Backend = Annotated[
-    o.TargetBackend,
-    typer.Option(
-        "--target-backend",
-        rich_help_panel=o.MODEL,
-        help="What runs the target; auto goes by the model.",
-    ),
-]
 Placement = Annotated[
     str,
     typer.Option(
@@ -64,17 +45,9 @@ Placement = Annotated[
 
 def cluster(
     *,
-    model: Model = None,
-    target_backend: Backend = o.TargetBackend.AUTO,
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            "--dtype",
-            metavar="TYPE",
-            rich_help_panel=o.MODEL,
-            help="transformers: float32 (default), bfloat16 or float16.",
-        ),
-    ] = None,
+    model: hosting.Model = None,
+    target_backend: hosting.Backend = o.TargetBackend.AUTO,
+    dtype: hosting.Dtype = None,
     device: Annotated[
         str | None,
         typer.Option(
@@ -84,28 +57,8 @@ def cluster(
             help="transformers: cpu (default) or cuda, each replica on a GPU that Ray gives it.",
         ),
     ] = None,
-    ctx_size: Annotated[
-        int,
-        typer.Option(
-            "--ctx-size",
-            "-c",
-            min=0,
-            metavar="N",
-            rich_help_panel=o.MODEL,
-            help="Tokens a session holds; 0 is the model's own, for a .gguf file at most 4096.",
-        ),
-    ] = 0,
-    threads: Annotated[
-        int,
-        typer.Option(
-            "--threads",
-            "-t",
-            min=1,
-            metavar="N",
-            rich_help_panel=o.MODEL,
-            help="CPU threads of each replica.",
-        ),
-    ] = 1,
+    ctx_size: hosting.CtxSize = 0,
+    threads: hosting.Threads = 1,
     max_sessions: Annotated[
         int,
         typer.Option(

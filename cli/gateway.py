@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from outrider.cli import cluster as c
-from outrider.cli import listening, logs
+from outrider.cli import hosting, listening, logs
 from outrider.cli import options as o
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 def gateway(
     *,
-    model: c.Model = None,
-    target_backend: c.Backend = o.TargetBackend.AUTO,
+    model: hosting.Model = None,
+    target_backend: hosting.Backend = o.TargetBackend.AUTO,
     placement: c.Placement = "tma-moves",
     host: listening.Host = "127.0.0.1",
     port: listening.Port = 0,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from outrider.cli import embedded, listening, logs
+from outrider.cli import embedded, hosting, listening, logs
 from outrider.cli import options as o
 from outrider.cli.targets import Collaborators
 
@@ -24,34 +24,9 @@ REHEARSAL = 2.0
 
 def serve(
     *,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            "-m",
-            metavar="PATH",
-            rich_help_panel=o.MODEL,
-            help="A folder, a .gguf file, a hub id or the name of a pulled model "
-            "(default: the embedded target).",
-        ),
-    ] = None,
-    target_backend: Annotated[
-        o.TargetBackend,
-        typer.Option(
-            "--target-backend",
-            rich_help_panel=o.MODEL,
-            help="What runs the target; auto goes by the model.",
-        ),
-    ] = o.TargetBackend.AUTO,
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            "--dtype",
-            metavar="TYPE",
-            rich_help_panel=o.MODEL,
-            help="transformers: float32 (default), bfloat16 or float16.",
-        ),
-    ] = None,
+    model: hosting.Model = None,
+    target_backend: hosting.Backend = o.TargetBackend.AUTO,
+    dtype: hosting.Dtype = None,
     device: Annotated[
         str | None,
         typer.Option(
@@ -106,28 +81,8 @@ def serve(
             "slower, as all share one buffer. 1: chains only.",
         ),
     ] = 1,
-    ctx_size: Annotated[
-        int,
-        typer.Option(
-            "--ctx-size",
-            "-c",
-            min=0,
-            metavar="N",
-            rich_help_panel=o.MODEL,
-            help="Tokens a session holds; 0 is the model's own, for a .gguf file at most 4096.",
-        ),
-    ] = 0,
-    threads: Annotated[
-        int,
-        typer.Option(
-            "--threads",
-            "-t",
-            min=1,
-            metavar="N",
-            rich_help_panel=o.MODEL,
-            help="CPU threads of the target.",
-        ),
-    ] = 1,
+    ctx_size: hosting.CtxSize = 0,
+    threads: hosting.Threads = 1,
     collaborator: Collaborators = None,
     alias: Annotated[
         str | None,

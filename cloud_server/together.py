@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from outrider.cloud_server.planner import Part
 from outrider.cloud_server.targets.base import Decided, Row
-from outrider.cloud_server.targets.rows import decided
+from outrider.cloud_server.targets.rows import together
 from outrider.protocol.decoding import combine
 from outrider.protocol.decoding.processors import F32
 from outrider.protocol.session import CloudSession
@@ -110,17 +110,4 @@ def part_of(
 
 def combined(rows: Sequence[Row], known: Sequence[Sequence[F32]], usable: int) -> list[Decided]:
     """Decide the guesses of each row with the logits that are known already."""
-    return [
-        decided(
-            combine.decide(
-                logits,
-                row.sampling,
-                row.ids,
-                row.prompt_len,
-                usable,
-                rows=row.rows,
-                scored=row.scored,
-            )
-        )
-        for row, logits in zip(rows, known, strict=True)
-    ]
+    return [together(row, logits, usable) for row, logits in zip(rows, known, strict=True)]

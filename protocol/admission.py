@@ -48,6 +48,22 @@ def _size(value: object) -> int:
     return 1
 
 
+def check_bounds(max_tokens: int, stops: Sequence[str], most: int) -> None:
+    """What either end refuses of how far an answer goes; ``most`` tokens are allowed.
+
+    Raises:
+        SessionError: ``max_tokens`` or the stops are out of bounds.
+    """
+    if not 0 < max_tokens <= most:
+        raise SessionError(f"max_tokens is {max_tokens}; it must be 1 to {most}", code="max_tokens")
+    if "" in stops or len(stops) > MAX_STOPS or sum(map(len, stops)) > MAX_STOP_CHARS:
+        raise SessionError(
+            f"stop strings must not be empty; at most {MAX_STOPS} of {MAX_STOP_CHARS} "
+            "characters in all are allowed",
+            code="stops",
+        )
+
+
 def check_open(request: Open, length: int, config: CloudConfig) -> None:
     """Refuse what cannot be honoured, with the numbers. ``length``: ids of the whole sequence.
 
@@ -55,18 +71,7 @@ def check_open(request: Open, length: int, config: CloudConfig) -> None:
         SessionError: with a code that names what is wrong.
     """
     _check_prompt(request, length, config)
-    if not 0 < request.max_tokens <= config.limits.max_tokens:
-        raise SessionError(
-            f"max_tokens is {request.max_tokens}; it must be 1 to {config.limits.max_tokens}",
-            code="max_tokens",
-        )
-    stops = request.stops
-    if "" in stops or len(stops) > MAX_STOPS or sum(map(len, stops)) > MAX_STOP_CHARS:
-        raise SessionError(
-            f"stop strings must not be empty; at most {MAX_STOPS} of {MAX_STOP_CHARS} "
-            "characters in all are allowed",
-            code="stops",
-        )
+    check_bounds(request.max_tokens, request.stops, config.limits.max_tokens)
     if request.tools and not config.tools:
         raise SessionError("this target's chat template has no place for tools", code="unsupported")
     _check_logprobs(request)

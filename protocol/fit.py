@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from outrider.protocol import messages as m
-from outrider.protocol.admission import MAX_STOP_CHARS, MAX_STOPS, unknown
+from outrider.protocol.admission import check_bounds, unknown
 from outrider.protocol.edge_session import EdgeSession, Phase
-from outrider.protocol.errors import SessionError
 from outrider.protocol.request import Request
 
 MOST_TOKENS = 2**63 - 1
@@ -32,17 +31,7 @@ def check_request(request: Request) -> None:
     Raises:
         SessionError: ``max_tokens`` or the stops are out of bounds.
     """
-    if not 0 < request.max_tokens <= MOST_TOKENS:
-        raise SessionError(
-            f"max_tokens is {request.max_tokens}; it must be 1 to {MOST_TOKENS}", code="max_tokens"
-        )
-    stops = request.stops
-    if "" in stops or len(stops) > MAX_STOPS or sum(map(len, stops)) > MAX_STOP_CHARS:
-        raise SessionError(
-            f"stop strings must not be empty; at most {MAX_STOPS} of {MAX_STOP_CHARS} "
-            "characters in all are allowed",
-            code="stops",
-        )
+    check_bounds(request.max_tokens, request.stops, MOST_TOKENS)
 
 
 def missing_feature(session: EdgeSession, welcome: m.Welcome | None) -> Misfit | None:

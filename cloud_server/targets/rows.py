@@ -130,19 +130,24 @@ def observed(row: Row, made: Decided, logits: Sequence[F32], usable: int) -> Dec
     return replace(made, logprobs=told)
 
 
+def together(row: Row, logits: Sequence[F32], usable: int) -> Decided:
+    """What a text of several models goes on with, by the target's ``logits``."""
+    return decided(
+        combine.decide(
+            logits,
+            row.sampling,
+            row.ids,
+            row.prompt_len,
+            usable,
+            rows=row.rows,
+            scored=row.scored,
+        )
+    )
+
+
 def _decided(row: Row, logits: Sequence[F32], usable: int) -> Decided:
     if row.sampling.collaborate is not None:
-        made = decided(
-            combine.decide(
-                logits,
-                row.sampling,
-                row.ids,
-                row.prompt_len,
-                usable,
-                rows=row.rows,
-                scored=row.scored,
-            )
-        )
+        made = together(row, logits, usable)
         judged = len(row.rows)
         right = made.ids == tuple(row.ids[len(row.ids) - judged :])
         if not right or not logits:
