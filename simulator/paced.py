@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -92,16 +93,7 @@ class PacedDrafter(Drafter):
         standing: Standing | None = None,
     ) -> Guess:
         """As the drafter, each guess not earlier than its turn."""
-        # The first step evaluates the last id; whatever came before it is reading.
-        began = time.perf_counter() + max(0, self.behind(ids) - 1) / self.rate
-        guesses = 0
-
-        def paced_stop() -> bool:
-            nonlocal guesses
-            guesses += 1
-            _sleep_until(began + guesses * self.step)
-            return stop()
-
+        began, paced_stop = self._paced(ids, 0, stop)
         guess = super().draft(
             ids, prompt_len, sampling, count, never=never, floor=floor, budget=budget,
             stop=paced_stop, standing=standing,
@@ -123,21 +115,29 @@ class PacedDrafter(Drafter):
         stop: Callable[[], bool] = lambda: False,
     ) -> Guess:
         """As the drafter; tokens that are given are read."""
-        read = max(0, self.behind(ids) - 1) + len(given)
-        began, guesses = time.perf_counter() + read / self.rate, 0
-
-        def paced_stop() -> bool:
-            nonlocal guesses
-            guesses += 1
-            _sleep_until(began + guesses * self.step)
-            return stop()
-
+        began, paced_stop = self._paced(ids, len(given), stop)
         guess = super().collaborate(
             ids, prompt_len, sampling, count,
             budget=budget, given=given, never=never, stop=paced_stop,
         )  # fmt: skip
         _sleep_until(began + max(1, len(guess.tokens) - guess.scored) * self.step)
         return guess
+
+    def _paced(
+        self, ids: Sequence[int], given: int, stop: Callable[[], bool]
+    ) -> tuple[float, Callable[[], bool]]:
+        """When the first step begins, and a ``stop`` that is asked as late as a step takes.
+
+        The first step evaluates the last id; whatever came before it is reading.
+        """
+        read = max(0, self.behind(ids) - 1) + given
+        began, steps = time.perf_counter() + read / self.rate, itertools.count(1)
+
+        def paced_stop() -> bool:
+            _sleep_until(began + next(steps) * self.step)
+            return stop()
+
+        return began, paced_stop
 
 
 def _sleep_until(due: float) -> None:

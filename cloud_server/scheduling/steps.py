@@ -114,7 +114,9 @@ class StepScheduler:
         if request.tokens + count > OPTIONAL_LOAD * room or count > self.control.allowed:
             return None
         took = times.of(request.tokens, 1, request.context)
-        if took + times.each * count > OPTIONAL_LOAD * self._limit(times, request.context):
+        most = took + times.each * count
+        near = most > OPTIONAL_LOAD * self.caps.seconds  # the limit itself is only asked for then
+        if near and most > OPTIONAL_LOAD * self._limit(times, request.context):
             return None
         self.control.stepped(backlog=False)
         if request.rank is Rank.PREFILL:
