@@ -291,9 +291,13 @@ class _Way:
         self._run()
 
     def block(self, blocked: bool) -> None:
-        """Whether the socket at the far end takes no more."""
+        """Whether the socket at the far end takes no more.
+
+        What that leads to comes with the loop's next round: the transport tells it in the middle of
+        its own writing, and one that is reset there reports its end twice (CPython 3.11).
+        """
         self._blocked = blocked
-        self._run()
+        self._loop.call_soon(self._run)
 
     def clear(self) -> None:
         """Forget what is on the way."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
-import pty
 import re
 import select
 import signal
@@ -19,6 +17,9 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
+import terminal
+
 from outrider.benchmarks import embedded
 from outrider.cli import chat_input, exits
 from outrider.cli.chat_screen import ERASE, visible
@@ -31,9 +32,7 @@ class Person:
     """Somebody at a pseudo-terminal."""
 
     def __init__(self, args: list[str], env: dict[str, str], columns: int = 80) -> None:
-        self.process, self._fd = pty.fork()
-        if self.process == 0:
-            os.execve(sys.executable, [sys.executable, "-m", "outrider.cli.main", *args], env)
+        self.process, self._fd = terminal.start(["-m", "outrider.cli.main", *args], env)
         self.resize(columns)
         self.seen = ""
 
@@ -67,14 +66,14 @@ class Person:
     def leaves(self) -> int:
         """The exit status. One that does not end is made to say where it stands."""
         end = time.monotonic() + 20
-        while not (found := os.waitpid(self.process, os.WNOHANG))[0]:
+        while (found := self.process.poll()) is None:
             if time.monotonic() > end:
-                os.kill(self.process, signal.SIGABRT)
+                self.process.send_signal(signal.SIGABRT)
                 while self._more(1) and time.monotonic() < end + 5:
                     pass
                 raise AssertionError(self.seen)
             self._more(0.05)
-        return os.waitstatus_to_exitcode(found[1])
+        return found
 
     def _more(self, seconds: float) -> bool:
         if select.select([self._fd], [], [], seconds)[0]:
@@ -87,9 +86,8 @@ class Person:
         return True
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            os.kill(self.process, signal.SIGKILL)
-            os.waitpid(self.process, 0)
+        self.process.kill()
+        self.process.wait()
         os.close(self._fd)
 
 
@@ -238,7 +236,7 @@ def test_a_terminated_chat_gives_the_terminal_back(person, slow) -> None:
     one.type(ASK + "\r")
     one.until("king")
     assert not one.echoes()
-    os.kill(one.process, signal.SIGTERM)
+    one.process.terminate()
     assert one.leaves() == 128 + signal.SIGTERM
     assert one.echoes()
 

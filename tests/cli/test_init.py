@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pty
 import select
 import stat
 import sys
@@ -13,6 +12,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+import terminal
 
 from outrider.cli import exits, settings
 from outrider.cli.init import _expectation
@@ -155,10 +157,8 @@ def test_at_a_terminal(guarded, home, tmp_path) -> None:
     env = {k: v for k, v in os.environ.items() if not k.startswith("OUTRIDER_")}
     env |= {"XDG_CONFIG_HOME": str(home), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     env |= {"XDG_CACHE_HOME": str(tmp_path / "cache"), "HF_HUB_CACHE": str(tmp_path / "hub")}
-    args = [sys.executable, "-m", "outrider.cli.main", "init", "--config", str(file)]
-    process, terminal = pty.fork()
-    if process == 0:
-        os.execve(sys.executable, args, env)
+    args = ["-m", "outrider.cli.main", "init", "--config", str(file)]
+    process, near = terminal.start(args, env)
     seen = ""
     for question, answer in (
         ("Write a new one?", "y"),
@@ -166,24 +166,24 @@ def test_at_a_terminal(guarded, home, tmp_path) -> None:
         ("Its key", KEY),
         ("Next: ", None),
     ):
-        seen += _until(terminal, question)
-        while question == "Its key" and termios.tcgetattr(terminal)[3] & termios.ECHO:
+        seen += _until(near, question)
+        while question == "Its key" and termios.tcgetattr(near)[3] & termios.ECHO:
             time.sleep(0.02)  # what is typed before would be shown, and thrown away
         if answer:
-            os.write(terminal, f"{answer}\n".encode())
-    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == exits.DONE
+            os.write(near, f"{answer}\n".encode())
+    assert process.wait(20) == exits.DONE
     assert KEY not in seen
     assert tomllib.loads(file.read_text()) == {"cloud": f"{guarded.url},key={KEY}"}
     assert file.with_name("config.toml.old").read_text() == "threads = 1\n"
 
 
-def _until(terminal: int, words: str, seconds: float = 60) -> str:
+def _until(near: int, words: str, seconds: float = 60) -> str:
     seen, end = "", time.monotonic() + seconds
     while words not in seen:
         assert time.monotonic() < end, seen
-        if select.select([terminal], [], [], 0.2)[0]:
+        if select.select([near], [], [], 0.2)[0]:
             try:
-                seen += os.read(terminal, 4096).decode("utf-8", "replace")
+                seen += os.read(near, 4096).decode("utf-8", "replace")
             except OSError:  # the other end is gone
                 raise AssertionError(seen) from None
     return seen

@@ -140,13 +140,36 @@ def test_keys_and_mistakes(page) -> None:
         assert {"prompt", "tokens", "temperature", "objective", "draft", "link", "send"} <= names
 
 
-def test_a_key_is_asked_for(start_endpoint_with_key) -> None:
+REFUSED_LATE = """
+const real = window.fetch;
+window.fetch = async (...what) => {
+  const response = await real(...what);
+  if (response.status === 401) {
+    const read = response.json.bind(response);
+    response.json = async () => {
+      await new Promise(go => setTimeout(go, 400));
+      late = true;
+      return read();
+    };
+  }
+  return response;
+};
+var late = false;
+"""
+"""The reason of a refusal comes after the answer to what was asked for next."""
+
+
+@pytest.mark.parametrize("order", ["", REFUSED_LATE], ids=["in turn", "refused late"])
+def test_a_key_is_asked_for(start_endpoint_with_key, order) -> None:
     url, key = start_endpoint_with_key
     with browser.Browser(800, 800) as view:
+        view.call("Page.addScriptToEvaluateOnNewDocument", source=order)
         view.open(url)
         view.until("!document.getElementById('key-row').hidden")
         view.run(f"document.getElementById('key').value = {json.dumps(key)}")
         view.run("document.getElementById('use-key').click()")
+        if order:
+            view.until("late")
         view.until("document.getElementById('about').textContent.includes('embedded')")
         assert view.run("document.getElementById('link-row').hidden")
         view.run("document.getElementById('tokens').value = 8; send()")

@@ -250,16 +250,21 @@ function finish(chunk) {
   at("summary").textContent = parts.join(" · ");
 }
 
+let asks = 0; // what was asked for last is what is shown, in whatever order the answers come
+
 async function status() {
+  const ask = ++asks;
   try {
-    const response = await fetch("status", { headers: headers() });
+    const response = await fetch("status", { headers: headers(), cache: "no-store" });
     if (!response.ok) await fail(response);
     const found = await response.json();
-    at("about").textContent = `${found.model} · ${found.cloud} · link ${found.link} · ${found.policy}`;
-    if (!running) showMode(found.mode, found.frame);
+    if (ask === asks) {
+      at("about").textContent = `${found.model} · ${found.cloud} · link ${found.link} · ${found.policy}`;
+      if (!running) showMode(found.mode, found.frame);
+    }
     return found;
   } catch (error) {
-    at("about").textContent = error.message;
+    if (ask === asks) at("about").textContent = error.message;
     return null;
   }
 }
@@ -267,7 +272,7 @@ async function status() {
 // --- the link under it, where this is a demonstration ------------------------------------------
 
 async function links() {
-  const response = await fetch("demo/link", { headers: headers() });
+  const response = await fetch("demo/link", { headers: headers(), cache: "no-store" });
   if (!response.ok) return;
   const found = await response.json();
   for (const name of found.names) at("link").append(new Option(name, name, false, name === found.current));
