@@ -288,36 +288,6 @@ class TestBytes:
 
         with_proxy(way(delay=0.01), scene)
 
-    def test_a_reset_behind_what_was_not_taken_yet(self) -> None:
-        """It is due in the middle of the transport's own writing, which must not end twice."""
-        wrong: list[object] = []
-
-        async def scene(far: Far) -> None:
-            loop = asyncio.get_running_loop()
-            loop.set_exception_handler(lambda _loop, context: wrong.append(context))
-            near, away = await far.open()
-            away[1].transport.pause_reading()  # type: ignore[attr-defined]
-            (connection,) = far.proxy._road.connections
-            near[1].write(bytes(2_000_000))
-            await near[1].drain()
-            while near[1].transport.get_write_buffer_size() or not connection.edge.sends._blocked:
-                await asyncio.sleep(0.01)
-            near[1].get_extra_info("socket").setsockopt(
-                socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0"
-            )
-            near[1].transport.abort()
-            while connection.edge.transport is not None:
-                await asyncio.sleep(0.01)
-            away[1].transport.resume_reading()  # type: ignore[attr-defined]
-            with pytest.raises(ConnectionResetError):
-                while await away[0].read(65_536):
-                    pass
-            while far.proxy.counters.connections:
-                await asyncio.sleep(0.01)
-
-        with_proxy(NEAR, scene)
-        assert wrong == []
-
 
 class TestBounds:
     def test_a_slow_link_holds_its_sender_back(self) -> None:

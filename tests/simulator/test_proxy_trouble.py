@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -106,3 +108,41 @@ def test_trouble_of_all_kinds_at_once(seed: int) -> None:
     assert town.whole > 0
     assert town.cut > 0
     assert proxy.counters.connections == 0
+
+
+async def wait_for(what: Callable[[], object]) -> None:
+    while not what():
+        await asyncio.sleep(0.01)
+
+
+async def reset_behind_what_was_not_taken(wrong: list[Any]) -> None:
+    """An edge sends more than the cloud takes and resets; then the cloud takes it."""
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, told: wrong.append(told))
+    arrived: asyncio.Queue[asyncio.StreamReader] = asyncio.Queue()
+    upstream = await asyncio.start_server(
+        lambda reader, _writer: arrived.put_nowait(reader), "127.0.0.1", 0
+    )
+    to = upstream.sockets[0].getsockname()
+    async with upstream, Proxy(profiles.link("loopback"), to) as proxy, asyncio.timeout(30):
+        _, near = await asyncio.open_connection("127.0.0.1", proxy.port)
+        away = await arrived.get()
+        away._transport.pause_reading()  # type: ignore[attr-defined]
+        near.write(bytes(2_000_000))
+        (connection,) = proxy._road.connections
+        await wait_for(lambda: connection.edge.sends and connection.edge.sends._blocked)
+        await wait_for(lambda: not near.transport.get_write_buffer_size())
+        sock = near.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        near.transport.abort()
+        await wait_for(lambda: connection.edge.transport is None)
+        away._transport.resume_reading()  # type: ignore[attr-defined]
+        with pytest.raises(ConnectionResetError):
+            await away.read()
+        await wait_for(lambda: proxy.counters.connections == 0)
+
+
+def test_a_reset_in_the_middle_of_a_write() -> None:
+    """It is due while the transport writes what was due before; which must not end twice."""
+    wrong: list[Any] = []
+    asyncio.run(reset_behind_what_was_not_taken(wrong))
+    assert wrong == []
