@@ -24,20 +24,27 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One cell of the table. ``link`` is a name that :func:`find_link` takes."""
+    """One cell of the table. ``link`` is a name that :func:`find_link` takes.
+
+    ``weathers``: how often everything is asked, each time with other weather on the link.
+    """
 
     machine: str
     link: str
     record: str
     load: Load = Load()  # noqa: RUF009 - frozen
-    seed: int = 1
+    weathers: int = 1
+
+
+WEATHERS = 3
+"""Of each row of the tables: a packet lost before a first token, or the best of many, is luck."""
 
 
 def cells(
     machines: Sequence[str], links: Sequence[str], records: Sequence[str], load: Load
 ) -> list[Place]:
     """Every combination."""
-    return [Place(m, at, r, load) for m in machines for r in records for at in links]
+    return [Place(m, at, r, load, WEATHERS) for m in machines for r in records for at in links]
 
 
 def rows(places: Sequence[Place], say: Say, workers: int = 0) -> list[dict[str, Any]]:
@@ -55,17 +62,19 @@ def rows(places: Sequence[Place], say: Say, workers: int = 0) -> list[dict[str, 
 def cell_rows(place: Place, strategies: Sequence[Strategy] | None = None) -> list[dict[str, Any]]:
     """The rows of one cell."""
     machine = MACHINES[place.machine]
-    found, where = find_record(place.record), find_link(place.link, place.seed)
-    return [
-        one(strategy, machine, where, found, place) for strategy in strategies or table(machine)
+    found = find_record(place.record)
+    return [one(strategy, machine, found, place) for strategy in strategies or table(machine)]
+
+
+def one(strategy: Strategy, machine: Machine, found: Record, place: Place) -> dict[str, Any]:
+    """One row, of the answers in all weathers."""
+    answers = [
+        answer
+        for seed in range(1, 1 + place.weathers)
+        for answer in run(
+            strategy, machine, find_link(place.link, seed), found, place.load, seed=seed
+        )
     ]
-
-
-def one(
-    strategy: Strategy, machine: Machine, where: Link, found: Record, place: Place
-) -> dict[str, Any]:
-    """One row."""
-    answers = run(strategy, machine, where, found, place.load, seed=place.seed)
     recorded = any(line.prompt for line in found.lines)
     prompt = "as recorded" if recorded else place.load.label
     setting = Setting("virtual", place.link, machine, strategy, found.name, prompt)

@@ -372,7 +372,9 @@ class _Way:
 
 def small_socket(host: str) -> socket.socket:
     """A socket whose kernel takes little in advance: what waits is to wait where it is counted."""
-    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # The protocol by its name: asyncio turns Nagle's delay off only where it reads TCP there.
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     sock.setblocking(False)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
     # Loopback has segments of 64 KiB: a window smaller than one opens in fits and starts.

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import shutil
 import signal
+import socket
 import subprocess
 from typing import Any
 
 import pytest
 
-from outrider.cli import exits
+from outrider.cli import endpoint_life, exits
 
 KEY = "a-key-for-apps-0123456789"
 BODY = '{"messages": [{"role": "user", "content": "And it came to pass"}], "max_tokens": 4}'
@@ -113,3 +115,19 @@ def test_another_target_is_refused(process, llama_cloud) -> None:
     found = process("serve", "--port", "0", "--cloud", llama_cloud.url, "--model", "other")
     assert found.status == exits.UNREACHABLE
     assert "'embedded-target', not 'other'" in found.err
+
+
+def test_a_chunk_does_not_wait_for_the_receipt_of_the_one_before() -> None:
+    """With Nagle's algorithm the second of two would leave up to 40 ms late."""
+
+    async def look() -> int:
+        accepted: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+        listener = endpoint_life._listen(endpoint_life.Settings(port=0))
+        server = await asyncio.start_server(lambda _, w: accepted.put_nowait(w), sock=listener)
+        async with server, asyncio.timeout(30):
+            await asyncio.open_connection(*listener.getsockname())
+            served = await accepted.get()
+            told = served.get_extra_info("socket")
+            return int(told.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    assert asyncio.run(look()) == 1

@@ -146,3 +146,26 @@ def test_a_reset_in_the_middle_of_a_write() -> None:
     wrong: list[Any] = []
     asyncio.run(reset_behind_what_was_not_taken(wrong))
     assert wrong == []
+
+
+async def delays() -> list[int]:
+    """Of the two sockets of a proxy: whether small writes leave at once."""
+    upstream = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    to = upstream.sockets[0].getsockname()
+    async with upstream, Proxy(profiles.link("loopback"), to) as proxy, asyncio.timeout(30):
+        await asyncio.open_connection("127.0.0.1", proxy.port)
+        await wait_for(lambda: proxy._road.connections)
+        (connection,) = proxy._road.connections
+        await wait_for(lambda: connection.cloud.transport)
+        return [
+            side.transport.get_extra_info("socket").getsockopt(
+                socket.IPPROTO_TCP, socket.TCP_NODELAY
+            )
+            for side in (connection.edge, connection.cloud)
+            if side.transport is not None
+        ]
+
+
+def test_small_messages_do_not_wait_for_each_other() -> None:
+    """With Nagle's algorithm the second of two would wait 40 ms for the first one's receipt."""
+    assert all(asyncio.run(delays()))
