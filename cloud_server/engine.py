@@ -110,7 +110,7 @@ class CloudEngine:
         self._token_bytes = token_bytes
         self._slots = SlotTable(info.slots)
         self._prompted: dict[bytes, int] = {}
-        table.cached = self.cached
+        table.cached, table.ended = self.cached, self.ended
         self._endings: dict[bytes, tuple[int, Ending]] = {}
         self._leads = Leads(info.usable)
         self._unmeasured: tuple[Forward, float] | None = None
@@ -194,6 +194,11 @@ class CloudEngine:
     def cached(self, session: CloudSession) -> int:
         """How many ids of a prompt that was just opened need not be evaluated again."""
         return min(self._slots.found(session), session.prompt_len - 1)
+
+    def ended(self, session: CloudSession) -> tuple[str, int | None]:
+        """How an answer ended that was given back with a full context: no pass can follow it."""
+        scan = self._ending(session).scan(())
+        return (scan.reason, scan.text_bytes) if scan.reason else ("length", None)
 
     @property
     def cache_usage(self) -> float:

@@ -275,7 +275,9 @@ class CloudConnection:
         self.table.opened(session, now)
         if len(session.ids) >= config.n_ctx and session.running:
             # Given back when its last token had filled the context: only the end is missing.
-            session.finish("length", len(session.ids) - session.prompt_len, None)
+            end = self.table.ended(session)
+            if end is not None:
+                session.finish(end[0], len(session.ids) - session.prompt_len, end[1])
 
     def _attach(self, request: m.Attach, now: float) -> None:
         session = self.table.find(request.session, request.secret, self.owner)

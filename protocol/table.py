@@ -77,7 +77,9 @@ class SessionTable:
     ``quotas`` are those of the keys that have any, by name; the queue says whose turn it is.
     ``refused`` counts answers by code; ``on_open`` and ``on_end`` are told of each that
     begins or is over.
-    ``cached`` says how many ids of a prompt need no evaluation; the engine puts itself there.
+    ``cached`` says how many ids of a prompt need no evaluation, ``ended`` how an answer ended that
+    an edge gave back with a full context, and how many bytes of its text are kept (None: all); the
+    engine puts itself there. Where ``ended`` gives None, somebody else will say.
     """
 
     config: CloudConfig
@@ -91,6 +93,10 @@ class SessionTable:
     on_open: Callable[[CloudSession], None] = lambda _session: None
     on_end: Callable[[CloudSession, float], None] = lambda _session, _now: None
     cached: Callable[[CloudSession], int] = lambda _session: 0
+    ended: Callable[[CloudSession], tuple[str, int | None] | None] = lambda _session: (
+        "length",
+        None,
+    )
 
     def __post_init__(self) -> None:
         self.queue = AnswerQueue(self.config.capacity)

@@ -66,6 +66,7 @@ class Gateway:
         expected: Serves | None = None,
     ) -> None:
         self.table = table
+        table.ended = lambda _session: None  # the replica says, which has the rules of the end
         self.chooser = chooser
         self.expected = expected
         self.replicas: dict[str, Replica] = {}

@@ -132,6 +132,23 @@ def test_an_end_token_ends_the_answer(desk) -> None:
     assert session.ended.reason == "stop"
 
 
+@pytest.mark.parametrize("why", ["length", "stop string", "end token"])
+def test_how_an_answer_ended_that_was_given_back_with_a_full_context(desk, why: str) -> None:
+    """No pass can follow it: the rules are applied to what is there, as the first time."""
+    truth = desk().expected(PROMPT, 30)
+    count = max(i for i, token in enumerate(truth) if token not in truth[:i]) + 1
+    truth = truth[:count]
+    d = desk(n_ctx=3 + count, eos=frozenset(truth[-1:] if why == "end token" else ()))
+    stops = ("".join(chr(ord("a") + t) for t in truth[-3:]),) if why == "stop string" else ()
+    first = d.open(b"a", max_tokens=100, stops=stops)
+    d.run()
+    assert first.ids[3:] == truth
+    again = d.open(b"b", [*PROMPT, *truth], prompt_len=3, max_tokens=100, stops=stops)
+    reason, text_bytes = d.engine.ended(again)
+    assert reason == first.ended.reason == ("length" if why == "length" else "stop")
+    assert (-1 if text_bytes is None else text_bytes) == first.ended.text_bytes
+
+
 def test_more_answers_than_slots_wait_for_one_to_end(desk) -> None:
     d = desk(slots=2)
     sessions = [d.open(bytes([i]), (i, i + 1), max_tokens=6) for i in range(5)]

@@ -27,6 +27,15 @@ def test_schedules(start: int) -> None:
     assert failures(range(start, start + CHUNK)) == {}
 
 
+FOUND = (7824,)
+"""Seeds beyond these that once showed something: a text that a verifier was given back after its
+restart filled the context with a stop string, and was said to have ended for its length."""
+
+
+def test_schedules_that_found_something() -> None:
+    assert {seed: wrong for seed in FOUND if (wrong := judge_world(nasty(seed)))} == {}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("start", range(1000, 11_000, 500))

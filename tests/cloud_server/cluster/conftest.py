@@ -28,6 +28,7 @@ from outrider.simulator.pair import config, letters
 
 SIZE = 26
 SLOTS = 3
+CONTEXT = 200
 
 
 def letter(token: int) -> bytes:
@@ -36,7 +37,7 @@ def letter(token: int) -> bytes:
 
 def target(slots: int = SLOTS) -> ScriptedTarget:
     """Every replica's; a ``plain`` one says what is right."""
-    return ScriptedTarget(vocabulary=SIZE, n_ctx=200, slots=slots, seed=3, order=2, peak=3.0)
+    return ScriptedTarget(vocabulary=SIZE, n_ctx=CONTEXT, slots=slots, seed=3, order=2, peak=3.0)
 
 
 def ended(out: list[int]) -> bool:
@@ -68,7 +69,7 @@ class Verifier:
     def __init__(self, name: str) -> None:
         self.name = name
         self.table = SessionTable(config(letters(SIZE)))
-        self.table.config.n_ctx = 200
+        self.table.config.n_ctx = CONTEXT
         self.target = target()
         settings = EngineSettings(lookup=2)
         self.engine = CloudEngine(self.table, self.target.info, frozenset({0}), letter, settings)
@@ -171,6 +172,15 @@ class Town:
             assert edge.text == said
             assert edge.session.ids == [*edge.prompt, *said]
             assert edge.ended.tokens == len(said)
+
+    def ends_with_the_context(self) -> list[int]:
+        """A prompt whose greedy answer ends with an end token that is the last id that fits."""
+        for size in range(CONTEXT - 1, CONTEXT - 40, -1):
+            for first in range(1, SIZE):
+                said = plain(target(1), [first] * size, Sampling(), 40, ended)
+                if ended(said) and size + len(said) == CONTEXT:
+                    return [first] * size
+        raise AssertionError("there is none")
 
     # --- asking -----------------------------------------------------------------------------
 

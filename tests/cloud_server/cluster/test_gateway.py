@@ -199,3 +199,19 @@ def test_collaborative_decoding_is_refused(town) -> None:
     world.ask(edge, [1, 2, 3])
     until(world, lambda: edge.refused)
     assert edge.refused[0].code == "unsupported"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_given_back_when_its_end_token_filled_the_context(town, seed: int) -> None:
+    """Whoever says how it ended must know the end tokens: the replica, never the gateway."""
+    world = town(seed)
+    world.ask(world.edge(GREEDY), world.ends_with_the_context(), ends=True)
+    (edge,) = world.edges
+    until(world, lambda: edge.session.ids[-1:] == [0])
+    assert edge.ended is None
+    for name in sorted(world.verifiers):
+        world.kill_replica(name)
+    world.kill_gateway(world.houses.index(edge.house))
+    world.run()
+    world.right()
+    assert edge.ended.reason == "stop"
