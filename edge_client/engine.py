@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from outrider.edge_client.branches import Branches, Pace, Side, Trust, places
+from outrider.edge_client.combining import MOST_PROPOSED
 from outrider.edge_client.decisions import DecisionLog
 from outrider.edge_client.health import Health
 from outrider.edge_client.policy import Observed, Plan, Policy
-from outrider.edge_client.ratio import MOST_PROPOSED, Rows
+from outrider.edge_client.ratio import Rows
 from outrider.edge_client.standing import stand
 from outrider.edge_client.work import DraftWork, Idle, Prefill, Work
 from outrider.protocol.decoding.sampling import Sampling
@@ -227,8 +228,9 @@ class EdgeEngine:
             emitted=session.emitted,
             ahead=len(session.window.ahead),
         )
-        origins = session.origins if session.collaborates else None
-        plan = self._rows.plan(observed, self.policy, origins) if session.ratio else None
+        together = request.sampling.collaborate if request else None
+        made = (together, session.origins) if together else None
+        plan = self._rows.plan(observed, self.policy, made) if session.ratio else None
         plan = plan or self.policy.plan(observed)
         if self.log is not None:
             reason = self._rows.reason if session.ratio else self.policy.reason

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from outrider.edge_client.combining import Combining
 from outrider.edge_client.policy import Observed, Plan, Policy, Steady
 from outrider.protocol.decoding.combine import budget_of
-from outrider.protocol.decoding.sampling import Rule
+from outrider.protocol.decoding.sampling import Collaboration, Rule
 from outrider.protocol.decoding.sparse import Budget, Threshold
 from outrider.protocol.edge_session import EdgeSession
 from outrider.protocol.link import LinkEstimator
@@ -41,26 +42,6 @@ RETRY, TRIAL = 64, 12
 """Tokens after which an edge that stopped tries again, and for how many."""
 
 PRIOR, PRIOR_WEIGHT = 0.7, 8.0
-
-GOING_ON_GAIN = 0.9
-"""The time of a token without waiting must be less than this share of a round's: acceptance is not
-known well while an answer is short."""
-
-MOST_PROPOSED = 8
-"""Proposals of the cloud's that a frame scores at most: its rows behind those begin the next."""
-
-TURNS_KNOWN = 8.0
-"""Guesses of the edge's that are judged before it is asked whether turns would do better."""
-
-TURNS_TRIED, TURNS_HOPE = 4.0, 0.95
-"""Proposals of the cloud's whose fate tells how good they are, and what share of them is hoped to
-stand until then: only where turns would win with that are they tried."""
-
-TURNS_GAIN = 0.95
-"""The time of a token in turns must be less than this share of that of the other ways."""
-
-READING = 0.25
-"""Time of a token that is scored along with others, in draft steps."""
 
 
 @dataclass(slots=True)
@@ -111,16 +92,18 @@ class Rows:
         sizes = [_bytes(len(row.ids), row.levels) for row in guess.rows]
         known.row += 0.125 * (sum(sizes) / len(sizes) - known.row)
 
-    def plan(self, seen: Observed, policy: Policy, origins: Origins | None = None) -> Plan | None:
+    def plan(
+        self, seen: Observed, policy: Policy, made: tuple[Collaboration, Origins] | None = None
+    ) -> Plan | None:
         """How far to ride under the ratio rule; None: as the policy says, which never changes.
 
-        ``origins``: the text is partly the edge's own, so it always rides; what became of the
-        cloud's proposals in it.
+        ``made``: the text is partly the edge's own, so it always rides; of what it is made, and
+        what became of the cloud's proposals in it.
 
         The cloud cannot go on by itself while the edge rides, so riding has to pay: lockstep, or a
         pipeline in which a refusal costs a whole trip, or not at all.
         """
-        must = origins is not None
+        must = made is not None
         if isinstance(policy, Steady):
             self.reason = policy.reason
             return Plan(1, 1) if must and not policy.plan(seen).frame else None
@@ -128,8 +111,9 @@ class Rows:
         if seen.emitted == 0:
             known.stopped_at = None
         costs = _Costs.of(seen, known.row)
-        if origins is not None and seen.objective != "cost":
-            plan = costs.together(origins, known=seen.judged >= TURNS_KNOWN)
+        if made is not None and seen.objective != "cost":
+            weight = seen.judged + PRIOR_WEIGHT
+            plan = Combining.of(seen, costs.alpha, weight, costs.row).plan(*made)
             how = "in turns with the cloud" if plan.offers else f"{plan.window} ahead"
             self.reason = f"models combined, {how}"
             return plan
@@ -198,30 +182,6 @@ class _Costs:
         if objective != "cost" and self.pipeline() > rates[top]:
             return Plan(2, self._window()), self.pipeline()
         return Plan(top, top), rates[top]
-
-    def together(self, origins: Origins, *, known: bool) -> Plan:
-        """Where models are combined: one row at a time as plain collaborative decoding has it, in
-        turns with the cloud, or one after the other without waiting, whichever is predicted to be
-        quicker.
-
-        The target's row is made meanwhile, so a token takes a trip or a pass. In turns the cloud
-        makes as many rows and proposals in that time as passes fit into it, and the edge's next
-        frame scores them: each spares a trip if it stands. Going on without waiting spares it to
-        those after a guess that was right; after a wrong one the drafter has its step to end first,
-        of which half is left on average. Longer frames would lose more.
-        """
-        each = max(self.step, self.row)
-        waiting = max(self.target, each + self.row + self.rtt)
-        refused = max(self.target, each + self.row + self.rtt + 0.5 * self.step)
-        going_on = self.alpha * each + (1 - self.alpha) * refused
-        rows = min(MOST_PROPOSED, int(waiting / self.target))
-        tried = origins.judged >= TURNS_TRIED
-        a = origins.right / origins.judged if tried else TURNS_HOPE
-        tokens = sum(a**i for i in range(rows))
-        turns = (waiting + (rows - 1) * (self.row + READING * self.step)) / max(1.0, tokens)
-        if known and turns < TURNS_GAIN * min(going_on, waiting):
-            return Plan(1, 1, offers=True)
-        return Plan(1, self._window()) if going_on < GOING_ON_GAIN * waiting else Plan(1, 1)
 
     def _window(self) -> int:
         """Guesses that cover a trip and two passes."""

@@ -89,10 +89,9 @@ class EdgeMachine:
         self._sessions: dict[int, EdgeSession] = {}
         self._last_answers: dict[int, int] = {}
         self._events: deque[Event] = deque()
-        self._turn = 0
         self._deadline: float | None = None
-        self._asked = 0
-        self._their_size = 0
+        self._greeted = 0.0
+        self._turn = self._asked = self._their_size = 0
         self._reset_transport()
 
     # --- sessions ---------------------------------------------------------------------------
@@ -150,7 +149,7 @@ class EdgeMachine:
         self._move("connect")
         self._reset_transport()
         self.failure = None
-        self._deadline = now + GREETING_SECONDS
+        self._greeted, self._deadline = now, now + GREETING_SECONDS
         self._outbox.put(
             m.Hello(
                 version=m.WIRE_VERSION,
@@ -237,7 +236,7 @@ class EdgeMachine:
             said = f"the cloud closed the connection: {message.message}"
             self._fail(HandshakeError(said, code=message.code))
         elif self.state is State.GREETING and isinstance(message, m.Welcome):
-            self._welcomed(message)
+            self._welcomed(message, now)
         elif self.state is State.GREETING and isinstance(message, m.Mismatch):
             self._mismatched(message)
         elif self.state is State.COMPARING and isinstance(message, m.Segment):
@@ -267,8 +266,9 @@ class EdgeMachine:
             self._refused(session, message)
         self.progress += max(0, len(session.ids) - known)
 
-    def _welcomed(self, welcome: m.Welcome) -> None:
+    def _welcomed(self, welcome: m.Welcome, now: float) -> None:
         self._move("welcome")
+        self.link.greeting = now - self._greeted
         self._deadline = None
         self.welcome = welcome
         for session in self.sessions:

@@ -47,7 +47,8 @@ class LinkEstimator:
     """Round-trip and goodput estimates, and the verifier's own times as its acks tell them.
 
     Times in seconds, rates in bytes a second, ``load`` a share from 0 to 1; None is unknown.
-    ``passes`` is what the cloud said when the link was made.
+    ``passes`` is what the cloud said when the link was made, ``greeting`` how long that took: a
+    trip and whatever kept either end, to go by until there is a round trip.
 
     Filters follow RFC 6298. As in QUIC (RFC 9002, section 5.3) the delay that the peer reports is
     subtracted; here from the smallest round trip too, since a pass of the target is part of every
@@ -57,6 +58,7 @@ class LinkEstimator:
     srtt: float | None = None
     rttvar: float | None = None
     min_rtt: float | None = None
+    greeting: float | None = None
     goodput_up: float | None = None
     goodput_down: float | None = None
     queue: float | None = None
