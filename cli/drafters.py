@@ -145,7 +145,7 @@ def load_drafter(
     from outrider.runtime.lm.drafter import Drafter
     from outrider.runtime.lm.factory import load_lm
 
-    check_together(packs, tokenizer)
+    check_together(packs, tokenizer, specials=together)
     loaded = [load_lm(path, backend, n_ctx=n_ctx, threads=threads) for path in packs]
     if together:
         from outrider.runtime.lm.together import Together
@@ -214,15 +214,15 @@ def _similarity(loaded: Sequence[Loaded]) -> Similarity:
     return same
 
 
-def check_together(packs: Sequence[Path], tokenizer: Tokenizer) -> None:
-    """Whether these models can make a group.
+def check_together(packs: Sequence[Path], tokenizer: Tokenizer, *, specials: bool = False) -> None:
+    """Whether these models can make a group, or with the same ``specials`` too, one text.
 
     Raises:
         SettingError: the same model twice. HandshakeError: a model of another tokenizer.
     """
     _check_different(packs)
     for path in packs[1:]:
-        _check_tokenizer(path, packs[0], tokenizer)
+        _check_tokenizer(path, packs[0], tokenizer, specials=specials)
 
 
 def _check_different(packs: Sequence[Path]) -> None:
@@ -234,17 +234,29 @@ def _check_different(packs: Sequence[Path]) -> None:
         seen.add(place)
 
 
-def _check_tokenizer(path: Path, first: Path, tokenizer: Tokenizer) -> None:
+def _check_tokenizer(path: Path, first: Path, tokenizer: Tokenizer, *, specials: bool) -> None:
     """Members speak in ids: an id must mean the same to all of them."""
+    from outrider.protocol.fingerprint import (
+        describe_difference,
+        differing_specials,
+        first_segment,
+    )
     from outrider.runtime.text.fingerprint import describe
     from outrider.runtime.text.tokenizer import load_tokenizer
 
-    mine, theirs = describe(tokenizer).fingerprint(), describe(load_tokenizer(path)).fingerprint()
-    if (mine.ordinary, mine.size) != (theirs.ordinary, theirs.size):
-        raise HandshakeError(
-            f"{path} has another tokenizer than {first}: models at one edge must share one",
-            code="fingerprint",
-        )
+    mine, theirs = describe(tokenizer), describe(load_tokenizer(path))
+    index = first_segment(mine.segments(), theirs.segments())
+    if index is not None:
+        named = describe_difference(index, mine.segment(index), theirs.segment(index))
+    elif specials and (differing := differing_specials(mine.specials, theirs.specials)):
+        named = f"the special tokens {sorted(differing)[:8]} differ"
+    else:
+        return
+    raise HandshakeError(
+        f"{path} has another tokenizer than {first} (here: {first}, there: {path}): {named}. "
+        "Models at one edge must share one",
+        code="fingerprint",
+    )
 
 
 def place(given: Path) -> Path:

@@ -181,13 +181,15 @@ def load_collaborators(
             announce=True,
         )  # fmt: skip
         try:
-            differing = check_vocabulary(describe(tokenizer), describe(its))
+            differing = check_vocabulary(describe(tokenizer), describe(its), what=repr(name))
         except SettingError as error:
-            raise SettingError(f"--collaborator {name}: {error}") from None
+            raise SettingError(
+                f"--collaborator {name}={path}: {error}. Models of one text need one vocabulary"
+            ) from None
         if differing:
             raise SettingError(
-                f"--collaborator {name}: its special tokens {sorted(differing)[:8]} mean other "
-                "things than the target's; models of one text need one vocabulary"
+                f"--collaborator {name}={path}: its special tokens {sorted(differing)[:8]} mean "
+                "other things than the target's. Models of one text need one vocabulary"
             )
         found[name] = other
     return SeveralTargets(target, found)

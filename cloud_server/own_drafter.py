@@ -286,17 +286,19 @@ class OwnDrafter:
         return Acceptance(max(WORST_START, self.acceptance.alpha))
 
 
-def check_vocabulary(target: Vocabulary, drafter: Vocabulary) -> frozenset[int]:
-    """Special ids that the drafter must never guess, since they differ.
+def check_vocabulary(
+    target: Vocabulary, other: Vocabulary, what: str = "the draft model"
+) -> frozenset[int]:
+    """Special ids that the other model, ``what``, must never guess, since they differ.
 
     Raises:
         SettingError: ordinary tokens differ; the first of them are named.
     """
-    index = first_segment(target.segments(), drafter.segments())
+    index = first_segment(target.segments(), other.segments())
     if index is not None:
-        named = describe_difference(index, target.segment(index), drafter.segment(index))
+        named = describe_difference(index, target.segment(index), other.segment(index))
         raise SettingError(
-            "the draft model has another tokenizer than the target (here: the target, there: the "
-            f"draft model): {named}"
+            f"{what} has another tokenizer than the target (here: the target, there: {what}): "
+            f"{named}"
         )
-    return differing_specials(target.specials, drafter.specials)
+    return differing_specials(target.specials, other.specials)

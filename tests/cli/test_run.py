@@ -274,6 +274,17 @@ def test_a_model_beside_the_target_takes_part(invoke, start_cloud, models: Path)
         assert "Traceback" not in result.err
 
 
+def test_a_second_model_here_of_another_vocabulary(invoke, cloud, altered_pack, models) -> None:
+    def swap(content) -> None:
+        vocabulary = content["model"]["vocab"]
+        vocabulary["!"], vocabulary["&"] = vocabulary["&"], vocabulary["!"]
+
+    two = ("-md", models / "drafter", "-md", altered_pack(swap))
+    result = invoke("run", "x", "--cloud", cloud.url, *two, "--collaborate", "ensemble=0.3,0.2")
+    assert (result.status, result.out) == (exits.FAILED, "")
+    assert "id 4: '!' here, '&' there; id 9" in " ".join(result.err.split())
+
+
 @pytest.mark.parametrize("given", ["keep=x", "x", "a b=x", "a="])
 def test_names_that_no_model_can_have(given: str) -> None:
     with pytest.raises(SettingError, match="must be NAME=PATH"):

@@ -70,3 +70,24 @@ def test_a_name_that_is_none_is_told_at_once(invoke) -> None:
     assert result.status == exits.USAGE
     assert "'nowhere' is no name on the hub: give owner/repo" in result.err
     assert result.err.count("\n") == 1
+
+
+def test_a_collaborator_of_another_vocabulary_is_refused_by_entry(
+    invoke, models: Path, altered_pack
+) -> None:
+    pytest.importorskip("llama_cpp")
+    pytest.importorskip("torch")  # runs the pack's weights
+
+    def swap(content) -> None:
+        vocabulary = content["model"]["vocab"]
+        vocabulary["!"], vocabulary["&"] = vocabulary["&"], vocabulary["!"]
+
+    pack = altered_pack(swap)
+    for file in (models / "drafter").glob("*.safetensors"):
+        (pack / file.name).write_bytes(file.read_bytes())
+    args = ("cloud", "serve", "--port", "0", "--target-backend", "llama")
+    result = invoke(*args, "--collaborator", f"law={pack}")
+    assert (result.status, result.out) == (exits.USAGE, "")
+    said = " ".join(result.err.split())
+    assert f"--collaborator law={pack}: 'law' has another tokenizer than the target" in said
+    assert "id 4: '!' here, '&' there; id 9: '&' here, '!' there" in said
