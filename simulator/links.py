@@ -27,6 +27,9 @@ The WebSocket header is not among them: it is part of what is sent.
 JITTER_STEP = 0.01
 """Jitter is redrawn this often; what is sent within one step shares its luck."""
 
+LOSS_STEP = 0.001
+"""Losses are redrawn this often."""
+
 _WORD = (1 << 64) - 1
 
 
@@ -204,13 +207,13 @@ class Flow:
 class Pipe:
     """One direction at work. Times given to it must not go back; ``start`` is where courses begin.
 
-    Delay, jitter and rate are functions of time and seed alone, whatever is sent: two programs
-    compared on one seed meet the same weather. Only losses depend on the packets sent.
+    Delay, jitter, rate and losses are functions of time and seed alone, whatever was sent before:
+    two programs compared on one seed meet the same weather.
     """
 
     def __init__(self, direction: Direction, rng: random.Random, start: float = 0.0) -> None:
-        self._rng = rng
         self._key = rng.getrandbits(64)
+        self._loss_key = rng.getrandbits(64)
         self._start = start
         self._first = Flow()
         self._held = -math.inf
@@ -296,7 +299,7 @@ class Pipe:
             arrival += d.background.wait(t)
         if d.jitter:
             arrival += d.jitter * self._luck(t)
-        if d.loss and self._rng.random() < 1 - (1 - d.loss) ** d.packets(size):
+        if d.loss and self._lost(now - self._start, 1 - (1 - d.loss) ** d.packets(size)):
             self.losses += 1
             arrival += d.stall
         flow.last = max(flow.last, arrival, self._held)
@@ -319,8 +322,16 @@ class Pipe:
 
     def _luck(self, time: float) -> float:
         """An exponentially distributed number of mean 1, the same all through a jitter step."""
-        # splitmix64: a seeded draw at any time, without drawing all those before it.
-        z = (self._key + int(time / JITTER_STEP) * 0x9E3779B97F4A7C15) & _WORD
-        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & _WORD
-        z = (z ^ (z >> 27)) * 0x94D049BB133111EB & _WORD
-        return -math.log(((z ^ (z >> 31)) + 1) / (1 << 64))
+        return -math.log(_draw(self._key, int(time / JITTER_STEP)))
+
+    def _lost(self, time: float, chance: float) -> bool:
+        """Whether what is sent now meets a loss: all that is sent within one loss step, or none."""
+        return _draw(self._loss_key, int(time / LOSS_STEP)) <= chance
+
+
+def _draw(key: int, step: int) -> float:
+    """Uniform above 0 and up to 1: splitmix64, a draw at any step without all those before it."""
+    z = (key + step * 0x9E3779B97F4A7C15) & _WORD
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & _WORD
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB & _WORD
+    return ((z ^ (z >> 31)) + 1) / (1 << 64)

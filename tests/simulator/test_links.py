@@ -162,6 +162,16 @@ class TestArithmetic:
             p.deliver_at(4500, i * 10.0)
         assert p.losses == pytest.approx(2000 * (1 - 0.9**3), rel=0.1)
 
+    def test_what_else_is_sent_changes_nobodys_luck(self) -> None:
+        """Strategies that send more or less on one seed are compared in the same weather."""
+        quiet, busy = (pipe(loss=0.2, jitter=0.01, stall=1.0) for _ in range(2))
+        mine, other = Flow(), Flow()
+        for i in range(500):
+            if i % 3:
+                busy.deliver_at(10, i * 10.0 - 5.0, other)
+            assert quiet.deliver_at(10, i * 10.0, mine) == busy.deliver_at(10, i * 10.0)
+        assert busy.losses > quiet.losses > 50
+
     def test_jitter_is_exponential_with_its_mean(self) -> None:
         p = pipe(jitter=0.02, delay=1.0)
         extra = [p.deliver_at(1, i * 2.0) - i * 2.0 - 1.0 for i in range(4000)]
