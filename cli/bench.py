@@ -17,10 +17,15 @@ class LazyBench(TyperGroup):
     def make_context(
         self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
     ) -> Any:
-        return _load().make_context(info_name, args, parent, **extra)
+        return load().make_context(info_name, args, parent, **extra)
 
 
-def _load() -> Any:
+def load() -> Any:
+    """The benchmarks' own group of commands.
+
+    Raises:
+        BackendError: they, or something that they need, are not installed.
+    """
     try:
         from outrider.benchmarks.app import app as benchmarks
     except ModuleNotFoundError as error:

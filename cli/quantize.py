@@ -216,7 +216,7 @@ def distil(
     """
     logs.configure(verbose)
     from outrider.protocol.errors import SettingError
-    from outrider.quantize.distil import Settings
+    from outrider.quantize.distil import STATE_FILE, Settings
     from outrider.quantize.distil import distil as run
     from outrider.quantize.folder import alone
     from outrider.quantize.text import read_texts, token_blocks
@@ -240,17 +240,22 @@ def distil(
     drafter = resolve(student)
     bars = Bars()
     with alone(out), bars:
-        done = run(
-            drafter,
-            teacher,
-            out,
-            settings,
-            blocks=blocks,
-            prompts=openings,
-            watch=lambda now, whole, _step, _overlap: bars.report(
-                "distilling (s)", int(now), int(whole)
-            ),
-        )
+        try:
+            done = run(
+                drafter,
+                teacher,
+                out,
+                settings,
+                blocks=blocks,
+                prompts=openings,
+                watch=lambda now, whole, _step, _overlap: bars.report(
+                    "distilling (s)", int(now), int(whole)
+                ),
+            )
+        except KeyboardInterrupt:
+            if (out / STATE_FILE).exists():
+                _say(f"stopped; what was learned is in {out}: the same command goes on from there")
+            raise
     if json:
         from dataclasses import asdict
 

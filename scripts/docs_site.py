@@ -18,6 +18,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from outrider.cli.bench import LazyBench, load
 from outrider.cli.main import app
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -121,6 +122,8 @@ def _commands() -> Iterator[str]:
 
 
 def _command(command: Any, name: str) -> Iterator[str]:
+    if isinstance(command, LazyBench):
+        command = load()
     yield f"{'#' * min(4, 1 + len(name.split()))} {name}\n"
     yield f"{_prose(command.help)}\n"
     rows = [row for row in map(_row, command.params) if row]

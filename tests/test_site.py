@@ -34,7 +34,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_reference_is_that_of_the_code(site: Path) -> None:
     commands = (site / "reference" / "commands.html").read_text("utf-8")
-    for named in ("outrider cloud serve", "outrider init", "--draft-model", "Talk with the target"):
+    words = (
+        "outrider cloud serve",
+        "--draft-model",
+        "Talk with the target",
+        "outrider bench links",
+    )
+    for named in words:
         assert named in commands, named
     api = (site / "reference" / "api.html").read_text("utf-8")
     assert 'id="outrider.edge_client.api.AsyncOutrider.stream"' in api

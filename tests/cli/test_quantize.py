@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 from collections.abc import Callable
@@ -88,3 +89,21 @@ def test_mistakes(
     assert result.status == status
     assert words in result.err
     assert "Traceback" not in result.err
+
+
+def test_a_distillation_that_is_interrupted_says_how_to_go_on(
+    drafter: Path, tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("outrider.quantize.distil")
+
+    def interrupted(_student: Path, _teacher: Path, out: Path, *_: Any, **__: Any) -> None:
+        (out / module.STATE_FILE).touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "distil", interrupted)
+    out = tmp_path / "better"
+    out.mkdir()
+    command = ["quantize", "distil", str(drafter), "--target", str(ROOT / "models" / "target")]
+    found = invoke(*command, "--out", str(out))
+    assert found.status == exits.INTERRUPTED
+    assert f"what was learned is in {out}: the same command goes on" in found.err
