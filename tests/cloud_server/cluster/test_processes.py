@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import json
 import os
 import signal
 import sys
@@ -78,9 +79,17 @@ class Running:
 
     async def ask(self, gateway: str, sampling: Sampling, trouble: Trouble | None = None) -> Answer:
         """One answer through a gateway; once some of it is there, trouble."""
+        request = Request(ids=PROMPT, max_tokens=TOKENS, sampling=sampling, ignore_eos=True)
+        answer = await self.answer(gateway, request, trouble)
+        assert list(answer.ids) == self.answers[sampling is WARM]
+        return answer
+
+    async def answer(
+        self, gateway: str, request: Request, trouble: Trouble | None = None
+    ) -> Answer:
+        """The same for any request; its pieces are the answer."""
         tokenizer = load_tokenizer(MODELS / "drafter")
         drafter = Drafter(load_lm(MODELS / "drafter", "onnx", threads=1).lm, tokenizer.size)
-        request = Request(ids=PROMPT, max_tokens=TOKENS, sampling=sampling, ignore_eos=True)
         said: list[int] = []
         async with EdgeClient(self.url(gateway), tokenizer, drafter, Steady(Plan(3, 8))) as edge:
             async for event in edge.stream(edge.session(), request):
@@ -92,7 +101,8 @@ class Running:
                         trouble(placed[0]["replica"])
                         trouble = None
                 elif isinstance(event, Answer):
-                    assert list(event.ids) == said == self.answers[sampling is WARM]
+                    assert list(event.ids) == said
+                    assert trouble is None, "the answer was over before there was trouble"
                     return event
         raise AssertionError("no answer")
 
@@ -181,6 +191,39 @@ def test_a_gateway_is_killed(running: Running, sampling: Sampling) -> None:
     async def main() -> None:
         answer = await running.ask("gateway-0", sampling, lambda _: running.kill("gateway-0"))
         assert answer.reconnects == 1
+        await running.whole()
+
+    running.runner.run(main())
+
+
+FORM = {
+    "type": "object",
+    "properties": {
+        "words": {
+            "type": "array",
+            "items": {"type": "string", "maxLength": 9},
+            "minItems": 8,
+            "maxItems": 9,
+        }
+    },
+    "required": ["words"],
+    "additionalProperties": False,
+}
+
+
+def test_a_form_holds_when_a_replica_is_killed(running: Running) -> None:
+    """The other one enforces it from the text alone, and the text is what it would have been."""
+    pytest.importorskip("llguidance")
+    request = Request(
+        ids=PROMPT, max_tokens=1500, sampling=WARM, grammar=json.dumps({"json": FORM})
+    )
+
+    async def main() -> None:
+        quiet = await running.answer("gateway-1", request)
+        answer = await running.answer("gateway-0", request, running.kill)
+        assert answer.text == quiet.text
+        assert answer.reason == "stop"
+        assert all(isinstance(word, str) for word in json.loads(answer.text)["words"])
         await running.whole()
 
     running.runner.run(main())
