@@ -212,7 +212,7 @@ class EdgeClient:
             self._engine.health.check()
         request = self._whose_template(request)
         if self._engine is not None:
-            request = ruled(request, self._rule, self.machine.link, self._engine.usual)
+            request = ruled(request, self._rule, self._engine.known)
         queue: asyncio.Queue[Happening] = asyncio.Queue()
         self._streams[session] = queue
         if ahead:

@@ -14,7 +14,7 @@ from outrider.edge_client.policy import Observed, Plan
 from outrider.protocol.decoding.sampling import Collaboration, Combination
 from outrider.protocol.origins import Origins
 
-CAUTION = 1.0
+CAUTION = 2.0
 """Standard errors by which acceptance may be measured too high: the edge goes on without waiting
 only if that pays even then."""
 

@@ -15,7 +15,7 @@ from outrider.edge_client.combining import MOST_PROPOSED
 from outrider.edge_client.decisions import DecisionLog
 from outrider.edge_client.health import Health
 from outrider.edge_client.policy import Observed, Plan, Policy
-from outrider.edge_client.ratio import Rows
+from outrider.edge_client.ratio import Known, Rows, judge_of
 from outrider.edge_client.standing import stand
 from outrider.edge_client.work import DraftWork, Idle, Prefill, Work
 from outrider.protocol.decoding.sampling import Sampling
@@ -79,7 +79,7 @@ class Source(Protocol):
 class EdgeEngine:
     """Decides what the drafter does next. The machine owns the sessions, the policy the lengths.
 
-    ``usual`` is the acceptance known from earlier answers. While the drafter is not in ``health``
+    ``known`` is what earlier answers told. While the drafter is not in ``health``
     answers go on as plain cloud streaming and say so. It is only asked between works, when no
     thread is using it.
     """
@@ -101,11 +101,17 @@ class EdgeEngine:
         self._turn = 0
         self._step: float | None = None
         self._prefill_rate: float | None = None
-        self.usual: float | None = None
+        self._usual: dict[str, float] = {}  # acceptance, by what judges
         self._done_with: dict[int, tuple[int, int, int]] = {}
         self._unsure: set[int] = set()
         self._trust = Trust()
         self._branches: dict[int, Branches] = {}
+
+    @property
+    def known(self) -> Known:
+        """What the choice of a rule rests on."""
+        usual = self._usual
+        return Known(self.machine.link, self._step, usual.get("coupled"), usual.get("ratio"))
 
     def next(self, now: float) -> Work:
         """The drafter's next work, sessions in turn."""
@@ -173,7 +179,7 @@ class EdgeEngine:
             started=now,
             gather=plan.gather,
             budget=self._rows.budget(session, self.machine.link) if session.ratio else None,
-            standing=stand(session, self.machine, self.usual),
+            standing=stand(session, self.machine, self._usual.get(judge_of(session))),
             behind=self.drafter.behind(ids),
             side=side,
             given=given,
@@ -209,10 +215,11 @@ class EdgeEngine:
     def _observe(self, session: EdgeSession, behind: int, now: float) -> Plan:
         request = session.request
         right, judged = session.right, session.judged
+        usual = self._usual.get(judge_of(session))
         if judged >= KNOWN_WELL:
-            self.usual = right / judged
-        elif self.usual is not None:
-            right, judged = right + USUAL_WEIGHT * self.usual, judged + USUAL_WEIGHT
+            self._usual[judge_of(session)] = right / judged
+        elif usual is not None:
+            right, judged = right + USUAL_WEIGHT * usual, judged + USUAL_WEIGHT
         observed = Observed(
             session=session.handle,
             answer=session.answer,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from outrider.edge_client.combining import Combining
+from outrider.edge_client.forecast import Figures, best_lockstep, cloud_alone, streaming
 from outrider.edge_client.policy import Observed, Plan, Policy, Steady
 from outrider.protocol.decoding.combine import budget_of
 from outrider.protocol.decoding.sampling import Collaboration, Rule
@@ -38,8 +39,11 @@ GAIN = 0.08
 """Share of the guesses refused under the coupled rule that the ratio rule would have accepted:
 measured on the real pair, SPIKE section 10 (.900 to .910, .630 to .655, .614 to .645)."""
 
-RETRY, TRIAL = 64, 12
-"""Tokens after which an edge that stopped tries again, and for how many."""
+RETRY, TRIAL = 64, 4
+"""Tokens after which an edge that stopped tries again at the earliest, and for how many."""
+
+TRIAL_SHARE = 0.02
+"""Of the time in between that a trial may be expected to lose."""
 
 PRIOR, PRIOR_WEIGHT = 0.7, 8.0
 
@@ -128,8 +132,9 @@ class Rows:
         )
         if known.stopped_at is None:
             known.stopped_at = seen.emitted
-        if (seen.emitted - known.stopped_at) % (RETRY + TRIAL) >= RETRY:
-            return Plan(4, 4)
+        retry = costs.retry()
+        if (seen.emitted - known.stopped_at) % (retry + TRIAL) >= retry:
+            return Plan(TRIAL, TRIAL)
         return Plan(0, 0)
 
     def _of(self, session: int) -> _Session:
@@ -170,10 +175,22 @@ class _Costs:
         return float(tokens / (length * each + self.row + self.rtt + self.target))
 
     def pipeline(self) -> float:
-        """Tokens a second where guesses never stop: a run of right ones comes at the drafter's
-        pace or the link's, and each refusal costs a trip and a pass."""
-        run = 1 / (1 - self.alpha)
-        return run / (run * max(self.step, self.row) + self.rtt + self.target)
+        """Tokens a second where guesses never stop.
+
+        After a refusal half a step is left to end, and a trip, a step and a pass go by until the
+        next guess is judged. A pass has all that came during the one before: others follow for as
+        long as all of those stand.
+        """
+        a, each = self.alpha, max(1e-6, self.step, self.row)
+        begin = self.rtt + self.row + 1.5 * each + self.target
+        together = max(1.0, self.target / each)
+        further = a / (1 - a**together) * max(each, self.target)
+        return float(1 / ((1 - a) * (begin + further)))
+
+    def retry(self) -> int:
+        """Tokens from one trial of an edge that stopped to the next."""
+        lost = TRIAL / self.lockstep(TRIAL) - TRIAL / self.alone()
+        return max(RETRY, int(lost * self.alone() / TRIAL_SHARE))
 
     def best(self, objective: str) -> tuple[Plan, float]:
         """The best plan and its tokens a second."""
@@ -189,33 +206,55 @@ class _Costs:
         return max(4, min(2 * LONGEST, 2 + int(trip / max(1e-4, self.step))))
 
 
-def ruled(request: Request, asked: str, link: LinkEstimator, acceptance: float | None) -> Request:
+def judge_of(session: EdgeSession) -> str:
+    """What judges its guesses: acceptance under one rule says little of that under another."""
+    if session.collaborates:
+        return "combined"
+    return "ratio" if session.ratio else "coupled"
+
+
+def ruled(request: Request, asked: str, known: Known) -> Request:
     """The request with the rule that is asked for: coupled, ratio or auto."""
     sampling = request.sampling
-    if not sampling.temperature or choose_rule(asked, link, acceptance) is not Rule.RATIO:
+    if not sampling.temperature or choose_rule(asked, known) is not Rule.RATIO:
         return request
     return replace(request, sampling=msgspec.structs.replace(sampling, ratio=True))
 
 
-def choose_rule(asked: str, link: LinkEstimator, acceptance: float | None) -> Rule:
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What earlier answers told: seconds of a draft step, and the acceptance under either rule.
+    None: nothing."""
+
+    link: LinkEstimator
+    step: float | None
+    coupled: float | None
+    ratio: float | None = None
+
+
+def choose_rule(asked: str, known: Known) -> Rule:
     """The rule of a sampled answer: ``asked`` is auto, coupled or ratio.
 
-    ``auto`` takes the ratio rule where it is predicted to be faster: the uplink's goodput and the
-    ``acceptance`` under the coupled rule have been measured, and what more acceptance gives
-    outweighs the rows and a cloud that cannot go on by itself.
+    ``auto`` takes the ratio rule where more tokens a second are predicted for it than for the
+    coupled one, under which the cloud goes on by itself, and than for the cloud alone. An
+    acceptance under the ratio rule that was never measured is taken for as much better as on the
+    real pair. Where no send ever had to wait for the link, rows take no time.
     """
     if asked != "auto":
         return Rule(asked)
-    if acceptance is None or link.goodput_up is None or link.target is None:
+    link, step, coupled = known.link, known.step, known.coupled
+    if coupled is None or step is None or link.target is None:
         return Rule.COUPLED
+    rtt = link.srtt or 0.0
+    figures = Figures(
+        acceptance=coupled, step=step, target=link.target, rtt=rtt, passes=link.passes
+    )
+    free = max(cloud_alone(figures), streaming(figures), best_lockstep(figures, LONGEST)[1])
     keep, levels, _ = LEVELS_OF_BUDGETS[USUAL]
-    row = _bytes(keep, levels) / link.goodput_up
-    better = acceptance + GAIN * (1 - acceptance)
-    step, rtt = 0.0, link.srtt or 0.0
-    coupled = _Costs(acceptance, step, link.target, rtt, 0.0)
-    ratio = _Costs(better, step, link.target, rtt, row)
-    both = max(coupled.best("latency")[1], coupled.alone()), ratio.best("latency")[1]
-    return Rule.RATIO if both[1] > both[0] else Rule.COUPLED
+    row = _bytes(keep, levels) / link.goodput_up if link.goodput_up else 0.0
+    better = coupled + GAIN * (1 - coupled) if known.ratio is None else known.ratio
+    ratio = _Costs(min(0.98, better), step, link.target, rtt, row).best("latency")[1]
+    return Rule.RATIO if ratio > free else Rule.COUPLED
 
 
 def _bytes(keep: int, levels: int) -> float:
