@@ -8,6 +8,10 @@ from dataclasses import dataclass, field
 from outrider.protocol.cloud import CloudConnection
 from outrider.runtime.net.link import Link
 
+TOGETHER = 1200
+"""Bytes of messages that leave in one go where they are due at once, as the verdicts of all
+sessions in a pass are: about what fits into one packet."""
+
 
 @dataclass(slots=True, eq=False)
 class Served:
@@ -24,11 +28,20 @@ class Served:
         The quick way: no task has to wake up.
         """
         while self.link.clear and not self.sending:
+            messages = self._due()
+            if not messages:
+                return
+            self.link.post(*messages)
+        self.wake.set()
+
+    def _due(self) -> list[bytes]:
+        messages: list[bytes] = []
+        while sum(map(len, messages)) < TOGETHER:
             message = self.connection.next_message(_now())
             if message is None:
-                return
-            self.link.post(message)
-        self.wake.set()
+                break
+            messages.append(message)
+        return messages
 
     async def write(self) -> None:
         """Pull messages while the link takes them; what to say is decided at the last moment."""

@@ -155,9 +155,9 @@ class Link:
         connection = self._connection
         return connection.protocol.state is OPEN and not self.unsent
 
-    def post(self, message: bytes) -> None:
-        """Send one message without waiting, on a link that is :attr:`clear`."""
-        self._connection.post(message)
+    def post(self, *messages: bytes) -> None:
+        """Send messages without waiting, on a link that is :attr:`clear`: short ones together."""
+        self._connection.post(*messages)
 
     async def send(self, message: bytes) -> None:
         """Send one message; return when so few bytes wait that the next one would leave at once.

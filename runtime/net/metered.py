@@ -99,20 +99,30 @@ class MeteredConnection(Connection):
 
     # --- out --------------------------------------------------------------------------------
 
-    def post(self, message: bytes) -> None:
-        """Write a message. Only while the connection is open."""
-        size = len(message)
-        if size > _SHORT:
+    def post(self, *messages: bytes) -> None:
+        """Write messages, short ones in one go. Only while the connection is open."""
+        short = bytearray()
+        for message in messages:
+            if len(message) <= _SHORT:
+                short += self._frame(message)
+                continue
+            self._write(short)
+            short = bytearray()
             self.protocol.send_binary(message)
             self.send_data()
-            return
+        self._write(short)
+
+    def _frame(self, message: bytes) -> bytes:
+        size = len(message)
         if self.protocol.side is SERVER:
-            frame = bytes((_WHOLE_BINARY, size)) + message
-        else:
-            mask = os.urandom(4)
-            frame = bytes((_WHOLE_BINARY, size | _MASKED)) + mask + _masked(message, mask)
-        self.wire_out += len(frame)
-        self.transport.write(frame)
+            return bytes((_WHOLE_BINARY, size)) + message
+        mask = os.urandom(4)
+        return bytes((_WHOLE_BINARY, size | _MASKED)) + mask + _masked(message, mask)
+
+    def _write(self, frames: bytearray) -> None:
+        if frames:
+            self.wire_out += len(frames)
+            self.transport.write(bytes(frames))
 
     def send_data(self) -> None:
         for data in self.protocol.writes:

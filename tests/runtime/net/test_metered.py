@@ -170,3 +170,26 @@ def test_receiving_ends_when_enough_was_taken_or_the_link_is_lost() -> None:
         assert not near.clear
 
     with_links(scene)
+
+
+@pytest.mark.parametrize("from_client", [True, False])
+def test_messages_that_are_due_at_once_leave_in_one_go(
+    monkeypatch: pytest.MonkeyPatch, *, from_client: bool
+) -> None:
+    sent = [b"a" * 14, b"", b"b" * 125, b"c" * 126, b"d", b"e" * 9]
+
+    async def scene(near: Link, far: Link) -> None:
+        one, other = (near, far) if from_client else (far, near)
+        writes: list[int] = []
+        transport = one._connection.transport
+        write = transport.write
+        monkeypatch.setattr(
+            transport, "write", lambda data: (writes.append(len(data)), write(data))
+        )
+        before = one.bytes_out, other.bytes_in
+        one.post(*sent)
+        assert [await other.recv() for _ in sent] == sent
+        assert len(writes) == 3  # the short ones before the long one, that, and those after it
+        assert one.bytes_out - before[0] == sum(writes) == other.bytes_in - before[1]
+
+    with_links(scene)
