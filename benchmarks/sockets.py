@@ -74,7 +74,7 @@ def proxy(link: str, url: str) -> Iterator[str]:
         BackendError: the proxy did not start.
     """
     command = [sys.executable, "-m", "outrider.simulator.proxy", "--profile", link]
-    command += ["--to", urlsplit(url).netloc]
+    command += ["--to", urlsplit(url).netloc, "--with-stdin"]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -53,6 +53,7 @@ class ShapedLink:
 
     def __enter__(self) -> Self:
         command = [sys.executable, "-m", "outrider.simulator.proxy", "--to", self._to.netloc]
+        command += ["--with-stdin"]  # it ends with us, however we end
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
         )

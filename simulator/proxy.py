@@ -189,7 +189,9 @@ def _seconds(text: str) -> float:
     return value
 
 
-def _listen_to_lines(loop: asyncio.AbstractEventLoop, take: Callable[[str], None]) -> None:
+def _listen_to_lines(
+    loop: asyncio.AbstractEventLoop, take: Callable[[str], None], ended: Callable[[], object]
+) -> None:
     """Read standard input in a thread: it may be a file, which event loops refuse."""
 
     def read() -> None:
@@ -199,11 +201,12 @@ def _listen_to_lines(loop: asyncio.AbstractEventLoop, take: Callable[[str], None
             for line in lines:
                 if line.strip():
                     loop.call_soon_threadsafe(take, line.decode("utf-8", "replace"))
+            loop.call_soon_threadsafe(ended)
 
     threading.Thread(target=read, daemon=True, name="commands").start()
 
 
-async def _serve(proxy: Proxy, find: Callable[[str], Link]) -> None:
+async def _serve(proxy: Proxy, find: Callable[[str], Link], *, with_stdin: bool) -> None:
     loop = asyncio.get_running_loop()
     over = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -211,7 +214,8 @@ async def _serve(proxy: Proxy, find: Callable[[str], Link]) -> None:
     signal.signal(signal.SIGTTIN, signal.SIG_IGN)  # in the background of a terminal: no commands
     async with proxy:
         print(proxy.port, flush=True)
-        _listen_to_lines(loop, lambda line: print(obey(proxy, line, find), flush=True))
+        ended = over.set if with_stdin else lambda: None
+        _listen_to_lines(loop, lambda line: print(obey(proxy, line, find), flush=True), ended)
         await over.wait()
 
 
@@ -231,6 +235,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--port", type=int, default=0, help="where it listens; 0 takes a free port")
     parser.add_argument("--host", default="127.0.0.1", help="an address of this machine")
     parser.add_argument("--seed", type=int, default=0, help="draws rates, jitter and losses")
+    parser.add_argument("--with-stdin", action="store_true", help="end when standard input does")
     chosen = parser.parse_args(arguments)
 
     def find(name: str) -> Link:
@@ -244,7 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             port=chosen.port,
             seed=chosen.seed,
         )
-        asyncio.run(_serve(proxy, find))
+        asyncio.run(_serve(proxy, find, with_stdin=chosen.with_stdin))
     except OutriderError as error:
         print(error, file=sys.stderr)
         return 2

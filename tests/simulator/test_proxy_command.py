@@ -79,6 +79,19 @@ def test_as_a_process() -> None:
         assert process.wait(10) == 0
 
 
+def test_it_ends_with_its_standard_input_if_told() -> None:
+    """So it outlives nobody who started it and was killed."""
+    command = [sys.executable, "-m", "outrider.simulator.proxy", "--to", "127.0.0.1:9"]
+    with subprocess.Popen(
+        [*command, "--with-stdin"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        process.stdin.close()
+        assert process.wait(60) == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
