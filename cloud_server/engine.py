@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from outrider.cloud_server.grammar import Grammars
 from outrider.cloud_server.kv_cache import Slot, SlotTable
 from outrider.cloud_server.own_drafter import OwnDraft, OwnDrafter
@@ -30,8 +32,7 @@ BUSY = 0.5
 """Share of the slots in use above which the verifier's own draft model is left alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(msgspec.Struct, frozen=True):
     """One session's part in a pass, with what it was when the pass began."""
 
     session: CloudSession

@@ -5,7 +5,10 @@ Estimators observe; :mod:`outrider.cloud_server.scheduler` decides. Times in sec
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import accumulate
 
 from outrider.protocol.session import CloudSession
 
@@ -28,6 +31,13 @@ RATE_GAIN = 1 / 8
 
 LATELY = 256
 """Tokens over which the speed of an answer is remembered."""
+
+SECOND = 0.5
+"""Chance that one more guess at one place is right where those before it are not."""
+
+MOST_GUESSES = 64
+"""Longest chain in a pass that a verifier can be told to judge, of the edge's guesses and its own
+each."""
 
 
 @dataclass(slots=True)
@@ -109,3 +119,23 @@ def arrivals(session: CloudSession, now: float, limit: int) -> list[float]:
     if first < now:  # overdue: the longer, the later it is expected
         first = now + (now - first)
     return [first - now + i * (gap or 0.0) for i in range(limit)]
+
+
+@cache
+def powers(alpha: float) -> tuple[float, ...]:
+    """Chances that the first guess, the first two, and so on are right, of as many as there may be.
+
+    ``alpha`` is rounded, so that there are few of them.
+    """
+    return tuple(alpha ** (i + 1) for i in range(2 * MOST_GUESSES))
+
+
+def reach_of_tree(parents: Sequence[int], alpha: float) -> list[float]:
+    """The chance that each node is on the way, none larger than the one before."""
+    found: list[float] = []
+    siblings: dict[int, int] = {}
+    for parent in parents:
+        rank = siblings[parent] = siblings.get(parent, -1) + 1
+        first = found[parent] if parent >= 0 else 1.0
+        found.append(first * (alpha if rank == 0 else (1 - alpha) * SECOND**rank))
+    return list(accumulate(found, min))

@@ -18,7 +18,7 @@ WORTH = 32
 """A common beginning of fewer ids is sooner evaluated again than looked after."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Slot:
     """One sequence of the target's cache: ``ids`` were fed to it, last for ``session``.
 
@@ -43,11 +43,12 @@ class SlotTable:
 
     def obtain(self, session: CloudSession, now: float) -> Slot | None:
         """The session's slot, or one that can be taken for it; None while all are working."""
-        slot = self._own(session) or self._take(session)
-        if slot is not None:
-            if slot.session is not session:
-                self._give(slot, session)
-            slot.used = now
+        slot = self._own(session)
+        if slot is None:
+            if (slot := self._take(session)) is None:
+                return None
+            self._give(slot, session)
+        slot.used = now
         return slot
 
     def _own(self, session: CloudSession) -> Slot | None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from itertools import accumulate
+
+import msgspec
 
 from outrider.cloud_server.estimate import (
     LONG_MEMORY,
@@ -17,6 +17,8 @@ from outrider.cloud_server.estimate import (
     Acceptance,
     SessionPace,
     arrivals,
+    powers,
+    reach_of_tree,
 )
 from outrider.cloud_server.lookup import Lookup
 from outrider.cloud_server.own_drafter import OwnDrafter, Wish
@@ -37,13 +39,6 @@ ARRIVALS = 12
 
 QUICK_EDGE = 1.5
 """Gap between an edge's guesses, in steps of our own draft model, up to which it is quick."""
-
-SECOND = 0.5
-"""Chance that one more guess at one place is right where those before it are not."""
-
-MOST_GUESSES = 64
-"""Longest chain in a pass that a verifier can be told to judge, of the edge's guesses and its own
-each."""
 
 WORST_START = 0.5
 """Acceptance with which an answer begins at least, however bad the drafters were lately."""
@@ -77,8 +72,7 @@ class EngineSettings:
     step_seconds: float = 0.4
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """Feed ids up to ``end``, then ``chain``; its last ``own`` guesses are the verifier's own.
 
     ``drafted``: those come from its draft model, not from the look-up. ``spare`` are the edge's
@@ -120,16 +114,14 @@ class Part:
         return Part(self.end, 1 + count, chain, own, self.drafted, spare, rows, parents, scored)
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(msgspec.Struct, frozen=True):
     """Wait until then. ``ready``: what may join a pass that runs anyway."""
 
     until: float
     ready: Part | None
 
 
-@dataclass(frozen=True, slots=True)
-class Thin:
+class Thin(msgspec.Struct, frozen=True):
     """A part that may run now but would be worth more with guesses of our own draft model."""
 
     part: Part
@@ -143,15 +135,6 @@ class _Known:
     begun: int
     pace: SessionPace
     lookup: Lookup = field(default_factory=Lookup)
-
-
-@cache
-def _powers(alpha: float) -> tuple[float, ...]:
-    """Chances that the first guess, the first two, and so on are right, of as many as there may be.
-
-    ``alpha`` is rounded, so that there are few of them.
-    """
-    return tuple(alpha ** (i + 1) for i in range(2 * MOST_GUESSES))
 
 
 class Planner:
@@ -188,8 +171,9 @@ class Planner:
         settings, length = self.settings, len(session.ids)
         if length - cached > settings.prefill_chunk:
             return Part(cached + settings.prefill_chunk, 0)
-        part = self._part(session)
-        if session.collaborates and not part.chain:
+        known = self._of(session)
+        part = self._part(session, known)
+        if not part.chain and session.collaborates:
             # Nothing can be chosen without the edge's rows, but the text can be read, and the row
             # at its end be made meanwhile where passes are not what is to be saved.
             if session.objective != "cost":
@@ -203,7 +187,7 @@ class Planner:
         thin = self._thin(session, part, sharers) if sharers and not _awaits(session) else None
         if not session.riding or part.drafted or (thin and self._better(session, part, thin, now)):
             return thin or part
-        until = self._until(session, part.depth, now)
+        until = self._until(session, known.pace, part.depth, now)
         if until > now + SOON:
             joins = part.chain or (session.objective == "latency" and not _awaits(session))
             return Held(until, part if joins else None)
@@ -211,21 +195,24 @@ class Planner:
             session.riding = False  # it kept us waiting: go on alone until it sends again
         return thin or part
 
-    def _part(self, session: CloudSession) -> Part:
+    def _part(self, session: CloudSession, known: _Known) -> Part:
         """The edge's live guesses and, behind them, our own: as many as are worth their share."""
-        settings, known, length = self.settings, self._of(session), len(session.ids)
+        settings, length = self.settings, len(session.ids)
         room = self._n_ctx - length - 1  # the pass adds a token of its own
         # A guess must also pay against what the target would do alone, however slow it is now.
         each = self.pass_time.each
         rate = max(self._rate(known.pace), 1 / max(1e-6, self.pass_time.of(1)))
         least = max(each * rate, session.load * UNTAKEN)
-        limit = min(room, max(1, useful(known.pace.edge.alpha, least, 1.0, settings.max_chain)))
+        # More than there are, and as many of our own, need not be thought about.
+        chain = session.window.chain(settings.max_chain + 1)
+        most = min(settings.max_chain, len(chain) + max(1, settings.lookup))
+        most = settings.max_chain if self._leaves > 1 else most
+        limit = max(0, min(room, max(1, useful(known.pace.edge.alpha, least, 1.0, most))))
         if self._leaves > 1:
             nodes, parents = session.window.tree(limit, min(settings.max_chain, room), self._leaves)
             if parents:
                 return Part(length, 1 + len(nodes), nodes, parents=parents)
-        chain = session.window.chain(limit + 1)
-        spare = tuple(chain[limit:])
+        spare = tuple(chain[limit : limit + 1])
         more = bool(spare) or _awaits(session)
         del chain[limit:]
         room -= len(chain)
@@ -236,9 +223,11 @@ class Planner:
             count = useful(known.pace.own.alpha, least, 1.0, room)
             own = known.lookup.propose(session.ids, chain, count) if count else []
         guesses = (*chain, *own)
-        rows = session.window.chain_rows(len(chain)) if session.ratio else ()
-        scored = session.window.chain_scored(len(chain)) if session.collaborates else ()
         own_count, want = len(own), 1 + len(guesses)
+        if not session.ratio:
+            return Part(length, want, guesses, own_count, bool(drafted), spare)
+        rows = session.window.chain_rows(len(chain))
+        scored = session.window.chain_scored(len(chain)) if session.collaborates else ()
         return Part(length, want, guesses, own_count, bool(drafted), spare, rows, (), scored)
 
     def ask(self, session: CloudSession, part: Part, cached: int, now: float, held: bool) -> Ask:
@@ -263,11 +252,11 @@ class Planner:
         if part.drafted and self.own is not None:
             own = self.own.alpha(session)
         if part.parents:
-            return tuple(_reach_of_tree(part.parents, pace.edge.alpha))
-        reach = _powers(round(pace.edge.alpha, 3))[:theirs]
+            return tuple(reach_of_tree(part.parents, pace.edge.alpha))
+        reach = powers(round(pace.edge.alpha, 3))[:theirs]
         if part.own:
             reached = reach[-1] if reach else 1.0
-            reach += tuple(reached * chance for chance in _powers(round(own, 3))[: part.own])
+            reach += tuple(reached * chance for chance in powers(round(own, 3))[: part.own])
         return reach
 
     def _thin(self, session: CloudSession, part: Part, sharers: int) -> Thin | None:
@@ -311,9 +300,9 @@ class Planner:
             min(self._patience(session, now), since + cap) - now,
         )
 
-    def _until(self, session: CloudSession, live: int, now: float) -> float:
+    def _until(self, session: CloudSession, pace: SessionPace, live: int, now: float) -> float:
         """Until when to wait for further guesses of a riding session; ``now`` or less: do not."""
-        pace, stance = self._of(session).pace, STANCES[session.objective]
+        stance = STANCES[session.objective]
         expected = arrivals(session, now, ARRIVALS)
         pass_time = self.pass_time.of(1 + live)
         since = pace.committed_at if pace.committed_at is not None else now
@@ -382,17 +371,6 @@ class Planner:
             pace = SessionPace(Acceptance(usual, weight, LONG_MEMORY))
             known = self._known[session.key] = _Known(session.begun, pace)
         return known
-
-
-def _reach_of_tree(parents: Sequence[int], alpha: float) -> list[float]:
-    """The chance that each node is on the way, none larger than the one before."""
-    found: list[float] = []
-    siblings: dict[int, int] = {}
-    for parent in parents:
-        rank = siblings[parent] = siblings.get(parent, -1) + 1
-        first = found[parent] if parent >= 0 else 1.0
-        found.append(first * (alpha if rank == 0 else (1 - alpha) * SECOND**rank))
-    return list(accumulate(found, min))
 
 
 def _awaits(session: CloudSession) -> bool:

@@ -324,14 +324,9 @@ class CloudWindow:
 
     def chain(self, limit: int) -> list[int]:
         """Pending guesses to judge: from the tip down, first-sent child first, up to ``limit``."""
-        tokens: list[int] = []
-        if not self.caught_up or self.guesses is None:
-            return tokens
-        node = self.tip
-        while len(tokens) < limit and (under := self.guesses.children.get(node)):
-            node = next(iter(under.values()))
-            tokens.append(self.guesses.tokens[node])
-        return tokens
+        if self.guesses is None or not self.caught_up:
+            return []
+        return self.guesses.under(self.tip, limit)
 
     def tree(self, depth: int, nodes: int, leaves: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Pending guesses to judge: all below the tip, in the order sent, and their parents.

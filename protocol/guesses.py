@@ -31,6 +31,8 @@ class Guesses:
     children: dict[int, dict[int, int]] = field(default_factory=dict)
     rows: list[SparseRow] = field(default_factory=list)
     scored: set[int] = field(default_factory=set)
+    branched: bool = False
+    """Some node hangs from another than the one sent before it: else all is one chain."""
 
     def append(self, token: int, delta: int = 1) -> int:
         """Add a node whose parent was sent ``delta`` before it; the new node's number.
@@ -50,6 +52,7 @@ class Guesses:
         under[token] = node
         self.tokens.append(token)
         self.parents.append(parent)
+        self.branched = self.branched or delta != 1
         self.positions.append(self.position(parent) + 1)
         return node
 
@@ -67,11 +70,22 @@ class Guesses:
 
     def first(self, node: int) -> tuple[list[int], int]:
         """The first-sent guess below ``node``, below that, and so on; and the last of them."""
-        tokens = []
+        tokens = self.under(node, len(self.tokens))
+        if not self.branched:
+            return tokens, len(self.tokens) - 1
         while under := self.children.get(node):
             node = next(iter(under.values()))
-            tokens.append(self.tokens[node])
         return tokens, node
+
+    def under(self, node: int, limit: int) -> list[int]:
+        """The first-sent guess below ``node``, below that, and so on: ``limit`` at most."""
+        if not self.branched:
+            return self.tokens[node + 1 : node + 1 + max(0, limit)]
+        tokens: list[int] = []
+        while len(tokens) < limit and (below := self.children.get(node)):
+            node = next(iter(below.values()))
+            tokens.append(self.tokens[node])
+        return tokens
 
     def follow(self, node: int, tokens: Sequence[int]) -> tuple[int, int]:
         """Walk down from ``node`` along ``tokens``; (deepest node reached, tokens matched)."""

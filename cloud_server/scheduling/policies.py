@@ -95,10 +95,10 @@ class _Table:
     def of(cls, requests: Sequence[Request]) -> _Table:
         index = [i for i, r in enumerate(requests) if r.rank is not Rank.PREFILL]
         rows = [requests[i] for i in index]
-        width = max((len(r.reach) for r in rows), default=0)
+        most = np.array([len(r.reach) for r in rows], np.int64)
+        width = int(most.max(initial=0))
         reach = np.zeros((len(rows), width))
-        for row, request in enumerate(rows):
-            reach[row, : len(request.reach)] = request.reach
+        reach[np.arange(width) < most[:, None]] = [chance for r in rows for chance in r.reach]
         weight = np.array([r.weight for r in rows])
         reach *= weight[:, None]
         return cls(
@@ -106,7 +106,7 @@ class _Table:
             weight=weight,
             tokens=np.array([float(r.tokens) for r in rows]),
             context=np.array([float(r.context) for r in rows]),
-            most=np.array([float(len(r.reach)) for r in rows]),
+            most=most.astype(np.float64),
             reach=reach,
             expected=weight[:, None] + np.cumsum(np.hstack((0 * weight[:, None], reach)), axis=1),
         )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -46,8 +47,7 @@ class Constraint(Protocol):
         """Which ids may follow these tokens of the answer; None: nothing, they break it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(msgspec.Struct, frozen=True):
     """One session's share of a forward pass.
 
     Slot ``slot`` keeps its first ``cut`` cached ids and is fed ``ids[cut:]``; ``ids`` is the whole

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 
 from outrider.cloud_server.targets.base import Decided, Row, Target
@@ -79,7 +80,7 @@ class SeveralTargets(Target):
         asked = []
         for row in rows:
             keep = min(common_prefix(held[row.slot], row.ids), len(row.ids) - max(1, row.want))
-            asked.append(replace(row, cut=keep, source=None))
+            asked.append(msgspec.structs.replace(row, cut=keep, source=None))
         for row in rows:
             held[row.slot] = []  # until it has been fed, nobody knows
         try:

@@ -13,11 +13,13 @@ import os
 import signal
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from outrider.cloud_server.targets import hf_load
 from outrider.cloud_server.targets.base import Decided, Row, Target
@@ -115,7 +117,7 @@ class TensorParallelTarget(Target):
             if not process.is_alive():
                 raise BackendError(f"{self.info.name}: {process.name} of the target has died")
             with contextlib.suppress(BrokenPipeError):
-                pipe.send([replace(row, constraint=None) for row in rows])
+                pipe.send([msgspec.structs.replace(row, constraint=None) for row in rows])
 
 
 def _load(rank: Rank, model: str, settings: dict[str, Any]) -> HfTarget:

@@ -150,7 +150,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     @property
     def rowed(self) -> bool:
         """Guesses come with the rows that they were made from."""
-        return self.rule is Rule.RATIO or self.collaborate is not None
+        return self.collaborate is not None or (self.ratio and self.rule is Rule.RATIO)
 
 
 def _check(name: str, value: float, low: float, high: float, *, low_open: bool = False) -> None:

@@ -74,7 +74,7 @@ class Ending:
         left = len(tokens) if self._max_tokens is None else self._max_tokens - self.tokens
         kept = tokens[:left]
         self.tokens += len(kept)
-        self.text_bytes += sum(len(self._token_bytes(token)) for token in kept)
+        self.text_bytes += sum(map(len, map(self._token_bytes, kept)))
         if self.tokens == self._max_tokens:
             self.reason = "length"
         return Scan(len(kept), self.reason, self.text_bytes, self.text_bytes)

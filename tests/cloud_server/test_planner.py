@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from outrider.cloud_server.planner import EngineSettings, Held, Part
+from outrider.cloud_server.lookup import Lookup
+from outrider.cloud_server.planner import UNTAKEN, EngineSettings, Held, Part
+from outrider.cloud_server.scheduler import useful
 
 PROMPT = (1, 2, 3)
 
@@ -149,3 +153,40 @@ def test_the_last_id_of_the_context_takes_no_guess(desk) -> None:
     session.commit(d.expected(PROMPT, 4))
     part = plan(d, session)
     assert (part.end, part.want, part.chain) == (7, 1, ())
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    alpha=st.floats(0.01, 0.99),
+    each=st.floats(0, 0.02),
+    load=st.floats(0, 1),
+    right=st.integers(0, 60),
+    wrong=st.integers(0, 4),
+    lookup=st.integers(0, 8),
+)
+def test_only_what_is_there_is_thought_about(
+    desk, *, alpha, each, load, right, wrong, lookup
+) -> None:
+    """The part is the same as with every length up to the longest looked at."""
+    d = desk(settings=EngineSettings(lookup=lookup))
+    session = d.open(b"a", (1, 2, 1, 2, 1), max_tokens=90)
+    d.step()
+    truth = d.expected((1, 2, 1, 2, 1), 80)
+    d.guess(session, [*truth[1 : 1 + right], *range(wrong)])
+    planner = d.engine.planner
+    planner.pass_time.each, session.load = each, load
+    known = planner._of(session)
+    known.pace.edge.right, known.pace.edge.judged = alpha, 1.0
+    part = planner._part(session, known)
+
+    most = planner.settings.max_chain
+    alone = 1 / planner.pass_time.of(1)
+    least = max(each * max(known.pace.rate or alone, alone), load * UNTAKEN)
+    limit = max(1, useful(known.pace.edge.alpha, least, 1.0, most))
+    pending = session.window.chain(1 << 20)
+    chain, spare = pending[:limit], pending[limit : limit + 1]
+    count = useful(known.pace.own.alpha, least, 1.0, min(lookup, limit - len(chain)))
+    own = Lookup().propose(session.ids, chain, count) if count and not spare else []
+    assert part == Part(
+        len(session.ids), 1 + len(chain) + len(own), (*chain, *own), len(own), False, tuple(spare)
+    )

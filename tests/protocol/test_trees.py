@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from outrider.protocol.decoding.row import SparseRow
 from outrider.protocol.decoding.sampling import Sampling
+from outrider.protocol.epochs import CloudWindow
 from outrider.protocol.errors import LocalProtocolError, RemoteProtocolError
 from outrider.protocol.messages import TREES, Draft
 from outrider.protocol.request import Request
@@ -98,3 +103,43 @@ def test_only_a_cloud_whose_target_judges_trees_says_so() -> None:
         pair.settle()
         assert pair.machine.welcome is not None
         assert (TREES in pair.machine.welcome.features) is trees
+
+
+def walked(window: CloudWindow, limit: int) -> list[int]:
+    """The pending guesses found node by node, from the parents alone."""
+    sent, node, tokens = window.guesses, window.tip, list[int]()
+    if sent is None or not window.caught_up:
+        return tokens
+    while len(tokens) < limit and node in sent.parents:
+        node = sent.parents.index(node)
+        tokens.append(sent.tokens[node])
+    return tokens
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 3), st.sampled_from((1, 1, 1, 2, 3))),
+        max_size=40,
+    ),
+    st.booleans(),
+    st.integers(-1, 9),
+)
+def test_the_pending_chain_is_that_of_a_walk(
+    history: list[tuple[int, int, int]], straight: bool, limit: int
+) -> None:
+    """Nodes, commits and new epochs in any order; ``straight``: no node is a branch."""
+    window = CloudWindow([1, 2])
+    window.begin(1, 2)
+    for kind, token, delta in history:
+        if kind == 0:
+            window.committed.append(token)
+            window.committed_grew()
+        elif kind == 1 and token == 0:
+            window.begin((window.last_epoch + 1) & 0xFF, len(window.committed))
+        else:
+            with contextlib.suppress(RemoteProtocolError):  # a repeat, or before the base
+                window.append(window.last_epoch & 0xFF, (token,), (1 if straight else delta,))
+        assert window.chain(limit) == walked(window, limit)
+        assert window.guesses is not None
+        assert straight <= (not window.guesses.branched)
+        assert window.guesses.first(window.tip)[0] == window.guesses.under(window.tip, 99)

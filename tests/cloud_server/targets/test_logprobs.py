@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
+import msgspec
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -66,7 +66,7 @@ def row(ids: Sequence[int], want: int, sampling: Sampling, **more) -> Row:
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "sampled"])
 def test_of_a_chain(target, model, sampling) -> None:
     """Accepted, recovered and bonus alike; bias, penalties and cuts are not in it."""
-    alone = [replace(row(PROMPT, 1, sampling), logprobs=None)]
+    alone = [msgspec.structs.replace(row(PROMPT, 1, sampling), logprobs=None)]
     assert target.forward(alone)[0].logprobs == ()
     first = target.forward([row(PROMPT, 1, sampling)])[0]
     check(model, first, [PROMPT])
