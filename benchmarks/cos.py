@@ -144,7 +144,7 @@ def cos(note: Callable[[str], None], *, quick: bool = False) -> dict[str, Any]:
                             found, kind, count, temperature=temperature, ratio=ratio, tokens=tokens
                         )
                     )
-    for name in LINKS[1:3] if quick else LINKS:
+    for name in LINKS[:3] if quick else LINKS:
         for kind, count in itertools.product(MIXTURES, (2, 3)):
             for temperature in (0.0, 1.0):
                 note(f"over {name}: {kind}, {count} models, temperature {temperature:g}")
