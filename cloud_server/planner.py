@@ -206,9 +206,10 @@ class Planner:
         # More than there are, and as many of our own, need not be thought about.
         chain = session.window.chain(settings.max_chain + 1)
         most = min(settings.max_chain, len(chain) + max(1, settings.lookup))
-        most = settings.max_chain if self._leaves > 1 else most
+        branched = self._leaves > 1 and session.window.branched
+        most = settings.max_chain if branched else most
         limit = max(0, min(room, max(1, useful(known.pace.edge.alpha, least, 1.0, most))))
-        if self._leaves > 1:
+        if branched:
             nodes, parents = session.window.tree(limit, min(settings.max_chain, room), self._leaves)
             if parents:
                 return Part(length, 1 + len(nodes), nodes, parents=parents)

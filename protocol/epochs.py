@@ -322,6 +322,11 @@ class CloudWindow:
             return False
         return not self.caught_up and bool(self.guesses.children.get(self.tip))
 
+    @property
+    def branched(self) -> bool:
+        """The epoch's guesses are not all one chain."""
+        return self.guesses is not None and self.guesses.branched
+
     def chain(self, limit: int) -> list[int]:
         """Pending guesses to judge: from the tip down, first-sent child first, up to ``limit``."""
         if self.guesses is None or not self.caught_up:

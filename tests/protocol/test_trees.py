@@ -141,5 +141,6 @@ def test_the_pending_chain_is_that_of_a_walk(
                 window.append(window.last_epoch & 0xFF, (token,), (1 if straight else delta,))
         assert window.chain(limit) == walked(window, limit)
         assert window.guesses is not None
-        assert straight <= (not window.guesses.branched)
+        assert window.branched or window.tree(9, 99, 9)[1] == ()
+        assert not (straight and window.branched)
         assert window.guesses.first(window.tip)[0] == window.guesses.under(window.tip, 99)
