@@ -15,8 +15,9 @@ import numpy as np
 
 from outrider.cloud_server.cluster.relay import Relay
 from outrider.cloud_server.cluster.replica import Replica
-from outrider.cloud_server.placement.association import DEFAULT, policy
+from outrider.cloud_server.placement.association import DEFAULT, POLICIES, policy
 from outrider.cloud_server.placement.problem import Problem
+from outrider.protocol.errors import SettingError
 
 UNKNOWN_PASS = 0.05
 """Seconds of a pass of a replica that has said nothing of it."""
@@ -44,6 +45,9 @@ PAYS = 2.0
 
 MOST_MOVES = 4
 """Sessions moved at one look: what they change has to be seen first."""
+
+LEARNED = (".onnx", ".pt")
+"""How the names of exported actors and of checkpoints end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +115,15 @@ class LivePlacer:
     def __init__(self, name: str = DEFAULT, seed: int = 0) -> None:
         """
         Raises:
-            SettingError: there is no such policy.
+            SettingError: there is no such policy, or it is a learned one in a file.
         """
+        if name.endswith(LEARNED):
+            # Its inputs are scaled for the simulator's units: tokens and round trips of a
+            # cluster would all be clipped to the same few numbers.
+            raise SettingError(
+                f"placement {name!r} is a file: a learned policy fits the simulator alone "
+                f"(outrider sim uara --policy); a cluster takes one of {', '.join(POLICIES)}"
+            )
         self.name = name
         self._associate = policy(name)
         self._rng = np.random.default_rng(seed)

@@ -38,6 +38,19 @@ def test_a_placement_that_there_is_not() -> None:
     assert "'nearest' is not one of random" in done.stderr
 
 
+def test_a_learned_policy_is_for_the_simulator(tmp_path: Path) -> None:
+    """Named as such whether or not there is such a file, before anything is started."""
+    there = tmp_path / "actor.onnx"
+    there.write_bytes(b"no policy at all")
+    for name in (str(there), "checkpoint.pt"):
+        done = run("cloud", "cluster", "--launcher", "processes", "--placement", name)
+        assert done.returncode == 2
+        assert name in done.stderr
+        assert "fits the simulator alone" in done.stderr
+        assert "random, " in done.stderr
+        assert "Traceback" not in done.stderr
+
+
 def test_a_model_that_there_is_not() -> None:
     done = run("cloud", "cluster", "--launcher", "processes", "--model", "/nowhere/at/all.gguf")
     assert done.returncode == 1
