@@ -197,6 +197,28 @@ def test_a_withdrawn_key_loses_its_link_at_once(guarded, invoke) -> None:
     assert invoke("run", PROMPT, "--cloud", line, "-n", "4", "--draft", "off").status == exits.DONE
 
 
+def test_a_key_withdrawn_in_mid_answer(guarded, popen, read, invoke) -> None:
+    """The answer ends where it is and is worked on no more; the neighbour's is not touched."""
+    cloud, (line, other), keys = guarded
+    before, long = keys.read_text(), ["-n", "1500", "--ignore-eos", "--draft", "off"]
+    gone = popen("run", PROMPT, "--cloud", line, *long, "--reconnect", "0.5")
+    stays = popen("run", PROMPT, "--cloud", other, *long)
+    start, theirs = read(gone, 20), read(stays, 20)
+    args = ["--api-key-file", keys, "--pid", str(cloud.process.pid)]
+    assert "told" in invoke("cloud", "revoke", "pi", *args).out
+    rest, err = gone.communicate(timeout=60)
+    assert gone.returncode == exits.FAILED
+    assert "this key is not valid" in err.decode()
+    status = invoke("cloud", "status", "--cloud", other, "--json").json
+    assert status["running"] <= 1
+    theirs += stays.communicate(timeout=60)[0]
+    assert stays.returncode == exits.DONE
+    assert len(start + rest) < len(theirs)
+    assert theirs.startswith((start + rest).rstrip())
+    keys.write_text(before)
+    cloud.process.send_signal(signal.SIGHUP)
+
+
 def wait_for(cloud, text: str) -> None:
     deadline = time.monotonic() + 10
     while not any(text in line for line in cloud.errors):
