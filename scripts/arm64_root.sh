@@ -4,7 +4,8 @@
 # As root on Debian or Ubuntu with debootstrap, qemu-user-static and binfmt-support; .venv must have a
 # target (make demo brings one). The root is made in FOLDER, or the one that is there is used. Installs
 # what git knows of this checkout as a board's user would, from wheels alone, asks a cloud outside the
-# root for a drafted answer, and compares it with the same cloud's own. Takes half an hour.
+# root for a drafted answer, compares it with the same cloud's own, and looks at the settings and the
+# unit that are written. Half an hour on two cores, most of it for the root.
 set -eu
 
 here=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
@@ -63,8 +64,11 @@ copy() {
 install_() {
     step "the installer, from wheels"
     inside sh "/home/$user/outrider/examples/boards/install.sh"
-    step "what it would do to compile llama.cpp"
+    step "what it would do to compile llama.cpp, here and on a Jetson"
     inside sh "/home/$user/outrider/examples/boards/install.sh" --drafter llama --dry-run
+    printf 'NVIDIA Jetson Orin Nano Developer Kit' >"$root/tmp/board"
+    inside /usr/bin/env OUTRIDER_DEVICE_TREE=/tmp/board \
+        sh "/home/$user/outrider/examples/boards/install.sh" --drafter llama --dry-run
     step "its commands"
     inside "$outrider" version
     inside "$outrider" doctor
@@ -98,7 +102,18 @@ print(f"the same text; {drafted['accepted']} of {drafted['drafted']} guesses acc
 PYTHON
 }
 
+unit() {
+    step "set up as a service: there is no systemd to start it here, its unit is looked at"
+    inside sh "/home/$user/outrider/examples/boards/install.sh" --cloud "$url" || true
+    inside cat "/home/$user/.config/outrider/config.toml"
+    inside /usr/bin/env XDG_RUNTIME_DIR="/home/$user" \
+        systemd-analyze --user verify "/home/$user/.config/systemd/user/outrider.service"
+    rm -rf "$root/home/$user/.config"
+}
+
 make_root
 copy
 install_
 answers
+unit
+echo "all of it worked"
