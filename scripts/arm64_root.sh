@@ -55,7 +55,7 @@ make_root() {
 
 copy() {
     step "this checkout"
-    rm -rf "$root/home/$user/outrider"
+    rm -rf "$root/home/$user/outrider" "$root/home/$user/.config"
     mkdir "$root/home/$user/outrider"
     git -C "$here" archive HEAD | tar -x -C "$root/home/$user/outrider"
     chown -R 1000:1000 "$root/home/$user/outrider"
@@ -108,7 +108,6 @@ unit() {
     inside cat "/home/$user/.config/outrider/config.toml"
     inside /usr/bin/env XDG_RUNTIME_DIR="/home/$user" \
         systemd-analyze --user verify "/home/$user/.config/systemd/user/outrider.service"
-    rm -rf "$root/home/$user/.config"
 }
 
 make_root
