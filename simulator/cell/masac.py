@@ -281,6 +281,7 @@ class Masac:
             _Deciding(self.actor).eval(),
             (torch.zeros(3, 2, FEATURES),),
             dynamo=True,
+            verbose=False,  # it would speak on standard output, where results go
             input_names=["seen"],
             output_names=["logits", "weights"],
             dynamic_shapes=({0: devices, 1: servers},),

@@ -153,7 +153,9 @@ class TestExperiment:
 
 
 class TestLearning:
-    def test_it_learns_saves_goes_on_and_runs_without_torch(self, tmp_path: Path) -> None:
+    def test_it_learns_saves_goes_on_and_runs_without_torch(
+        self, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    ) -> None:
         from outrider.simulator.cell.masac import Learning, Masac
 
         settings = Settings(4, 2)
@@ -167,6 +169,7 @@ class TestLearning:
         chosen = again.place(problem)
         chosen.check(problem)
         again.export(tmp_path / "p.onnx")
+        assert capfd.readouterr().out == "", "results are written there"
         actor = Actor(tmp_path / "p.onnx", FEATURES)
         for size in ((4, 2), (9, 5), (1, 1)):  # any cell, though it was learned in one
             problem = Cell(Settings(*size), np.random.default_rng(0)).problem()
