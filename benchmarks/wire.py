@@ -36,6 +36,9 @@ ALPHA = 0.8
 TLS_RECORD, TCP_SEGMENT = 22, 40
 """Bytes that a message of its own costs below the WebSocket: an estimate."""
 
+WEATHERS = 8
+"""In how many sessions are counted: one differs from the next by a hundredth."""
+
 RATES = (50e3, 100e3, 250e3, 500e3, 1e6, 5e6, 20e6, 100e6)
 """Uplink rates, bits a second."""
 
@@ -92,31 +95,14 @@ def _counted(answers: int) -> list[dict[str, Any]]:
     return [_session(s, answers) for s in (lockstep(4), lockstep(8), ADAPTIVE, cost)]
 
 
-def _session(strategy: Strategy, answers: int) -> dict[str, Any]:
-    worlds: list[World] = []
-    before: dict[str, dict[str, int]] = {}
-
-    def watch(world: World) -> None:
-        """Keep the world, and what was sent before the first question."""
-        worlds.append(world)
-        traffic = world.edges[0].machine.traffic
-        world.agenda.at(virtual.BEGIN - 0.01, lambda: before.update(traffic.figures()))
-
-    found = virtual.run(
-        strategy,
-        MACHINES["a"],
-        profile("lte").link(1),
-        independent(ALPHA),
-        virtual.Load(answers=answers, tokens=100),
-        vocabulary=SIZE,
-        watch=watch,
+def _session(strategy: Strategy, answers: int, weathers: int = WEATHERS) -> dict[str, Any]:
+    """One row: what was counted in all weathers together."""
+    parts = [_counted_in(strategy, answers, seed) for seed in range(1, 1 + weathers)]
+    tokens, sent, got = (sum(part[name] for part in parts) for name in ("tokens", "sent", "got"))
+    up, down = (
+        {kind: sum(part[way][kind] for part in parts) for kind in parts[0][way]}
+        for way in ("up", "down")
     )
-    edge = worlds[0].edges[0]
-    traffic = edge.machine.traffic.figures()
-    tokens = sum(len(a.tokens) for user in edge.conversations for a in user.answers)
-    up = {k: traffic["up"][k] - before["up"][k] for k in ("frames", "control")}
-    down = {k: traffic["down"][k] - before["down"][k] for k in ("verdicts", "control")}
-    sent, got = edge.machine.traffic.messages_up, edge.machine.traffic.messages_down
     extra = TLS_RECORD + TCP_SEGMENT
     return {
         "strategy": strategy.name,
@@ -129,6 +115,39 @@ def _session(strategy: Strategy, answers: int) -> dict[str, Any]:
         "bytes_down_per_token": sum(down.values()) / tokens,
         "link_bytes_up_per_token": (sum(up.values()) + extra * sent) / tokens,
         "link_bytes_down_per_token": (sum(down.values()) + extra * got) / tokens,
+        "exact": all(part["exact"] for part in parts),
+    }
+
+
+def _counted_in(strategy: Strategy, answers: int, seed: int) -> dict[str, Any]:
+    """Bytes by kind each way, messages and tokens of one world."""
+    worlds: list[World] = []
+    before: dict[str, dict[str, int]] = {}
+
+    def watch(world: World) -> None:
+        """Keep the world, and what was sent before the first question."""
+        worlds.append(world)
+        traffic = world.edges[0].machine.traffic
+        world.agenda.at(virtual.BEGIN - 0.01, lambda: before.update(traffic.figures()))
+
+    found = virtual.run(
+        strategy,
+        MACHINES["a"],
+        profile("lte").link(seed),
+        independent(ALPHA),
+        virtual.Load(answers=answers, tokens=100),
+        seed=seed,
+        vocabulary=SIZE,
+        watch=watch,
+    )
+    edge = worlds[0].edges[0]
+    traffic = edge.machine.traffic.figures()
+    return {
+        "tokens": sum(len(a.tokens) for user in edge.conversations for a in user.answers),
+        "up": {k: traffic["up"][k] - before["up"][k] for k in ("frames", "control")},
+        "down": {k: traffic["down"][k] - before["down"][k] for k in ("verdicts", "control")},
+        "sent": edge.machine.traffic.messages_up,
+        "got": edge.machine.traffic.messages_down,
         "exact": all(answer.exact for answer in found),
     }
 

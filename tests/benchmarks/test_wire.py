@@ -11,12 +11,12 @@ from outrider.protocol.decoding.sparse import Budget
 
 
 def test_sessions_are_counted_after_the_handshake() -> None:
-    row = wire._session(lockstep(4), 1)
+    row = wire._session(lockstep(4), 1, weathers=2)
     assert row["exact"]
-    assert row["tokens"] == 150  # the warm-up too
+    assert row["tokens"] == 2 * 150  # the warm-up too
     assert row["up"]["control"] == 0
     assert row["down"]["control"] > 0  # the ends of the answers
-    assert row["bytes_up_per_token"] == sum(row["up"].values()) / 150
+    assert row["bytes_up_per_token"] == sum(row["up"].values()) / 300
     assert row["link_bytes_up_per_token"] > row["bytes_up_per_token"]
 
 
