@@ -17,7 +17,10 @@ ENOUGH = 12.0
 """Positions after which a size counts as known."""
 
 LOOK = 96
-"""Positions after which another size is tried again, for ``ENOUGH`` positions."""
+"""Positions after which another size is tried again, for ``ENOUGH`` positions. Twice as many after
+each try that changed nothing, up to ``RARELY``: what never pays must not cost a tenth of it all."""
+
+RARELY = 8 * LOOK
 
 DEPTH = 6
 """Draft length at which sizes are compared."""
@@ -80,6 +83,7 @@ class Crew:
         self._sizes = {1: _Size(), most: _Size()}
         self._judged = 0
         self._looking = 0
+        self._best, self._every = 1, LOOK
 
     def size(self, round_seconds: float, load: float) -> int:
         """How many are to draft now. ``load``: how likely right a guess must be at the verifier."""
@@ -100,9 +104,12 @@ class Crew:
         surely = group.speed(round_seconds, group.hit - group.error)
         if surely < GAIN * single.speed(round_seconds):
             best = 1
-        if self._looking or self._judged >= LOOK:
+        if best != self._best:
+            self._best, self._every = best, LOOK
+        if self._looking or self._judged >= self._every:
             if not self._looking:
                 self._looking, self._judged = int(ENOUGH), 0
+                self._every = min(RARELY, 2 * self._every)
             return 1 if best > 1 else self.most
         return best
 

@@ -109,11 +109,11 @@ def test_many_requests_at_once(embedded) -> None:
         )
         return made.choices[0].text
 
-    alone = [one(prompt) for prompt in prompts[::8]]
+    alone = [one(prompt) for prompt in prompts]
     with ThreadPoolExecutor(32) as pool:
         together = list(pool.map(one, prompts))
-    assert together[::8] == alone
-    assert all(together)
+    assert together == alone
+    assert all(alone)
 
 
 def test_too_many_wait(written, monkeypatch: pytest.MonkeyPatch) -> None:
