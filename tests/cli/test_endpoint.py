@@ -131,3 +131,35 @@ def test_a_chunk_does_not_wait_for_the_receipt_of_the_one_before() -> None:
             return int(told.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
 
     assert asyncio.run(look()) == 1
+
+
+def test_the_cloud_dies_in_mid_stream_and_comes_back(start_cloud, popen) -> None:
+    """Killed and started again at the same place: the stream goes on at the exact token."""
+    first = start_cloud("--target-backend", "llama")
+    port = str(first.url.rsplit(":", 1)[1].split("/")[0])
+    serving = popen("serve", "--cloud", first.url, "--port", "0", "--json")
+    line = serving.stdout.readline()
+    assert line, serving.stderr.read().decode()
+    place = json.loads(line)["url"].removeprefix("http://").removesuffix("/v1")
+    body = {"prompt": "And it came to pass", "temperature": 0, "max_tokens": 1500}
+
+    def ask(**more: Any) -> http.client.HTTPResponse:
+        link = http.client.HTTPConnection(place, timeout=120)
+        link.request("POST", "/v1/completions", json.dumps(body | more))
+        response = link.getresponse()
+        assert response.status == 200, response.read()
+        return response
+
+    text, ended = "", False
+    stream = ask(stream=True)
+    while said := stream.readline():
+        if said.startswith(b"data: {"):
+            (choice,) = json.loads(said[6:])["choices"]
+            text, ended = text + choice["text"], ended or choice["finish_reason"] == "length"
+            if first.process.poll() is None and len(text) > 200:
+                first.process.kill()
+                first.process.wait()
+                start_cloud("--target-backend", "llama", "--port", port)
+    assert first.process.poll() is not None, "the answer was over before there was trouble"
+    assert ended
+    assert json.loads(ask().read())["choices"][0]["text"] == text
