@@ -211,7 +211,7 @@ def test_a_client_that_stays_stopped_is_dropped(serve, popen, read) -> None:
 def test_a_full_cloud_says_when_and_the_edge_comes_back(serve, popen, invoke, read) -> None:
     cloud = serve("--max-sessions", "1", "--max-queue", "0")
     whole = invoke(*RUN, "--cloud", cloud.url, "-n", "20").json
-    first = popen(*RUN[:-1], "--cloud", cloud.url, "-n", "700")
+    first = popen(*RUN[:-1], "--cloud", cloud.url, "-n", "1900")
     assert read(first, 5)
     refused = invoke(*RUN, "--cloud", cloud.url, "-n", "20", "--reconnect", "0")
     assert refused.status == exits.FAILED
