@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
 from collections import Counter
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -31,18 +27,6 @@ TURNS = Plan(1, 1, offers=True)
 """The cloud proposes, the edge scores that and makes one guess behind it."""
 
 TROUBLES = tuple(Trouble(at=0.9 + 0.7 * i, kind="cut", notice=0.03) for i in range(12))
-
-
-@pytest.fixture(scope="module")
-def worlds() -> ModuleType:
-    path = Path(__file__).with_name("ratio_worlds.py")
-    spec = importlib.util.spec_from_file_location("ratio_worlds", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["ratio_worlds"] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def plain(worlds: Any, tables: Any, together: Collaboration, last: int) -> list[float]:

@@ -6,12 +6,8 @@ passes without it must fail.
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -35,18 +31,6 @@ SOUND, BROKEN = 3.5, 5.5
 """Standard deviations of chi-square: what is sound stays under, what is broken must be above."""
 
 ANSWERS = 400
-
-
-@pytest.fixture(scope="module")
-def worlds() -> ModuleType:
-    path = Path(__file__).with_name("ratio_worlds.py")
-    spec = importlib.util.spec_from_file_location("ratio_worlds", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["ratio_worlds"] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize("plan", [Plan(1, 4)])
