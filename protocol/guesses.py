@@ -70,22 +70,21 @@ class Guesses:
 
     def first(self, node: int) -> tuple[list[int], int]:
         """The first-sent guess below ``node``, below that, and so on; and the last of them."""
-        tokens = self.under(node, len(self.tokens))
-        if not self.branched:
-            return tokens, len(self.tokens) - 1
-        while under := self.children.get(node):
-            node = next(iter(under.values()))
-        return tokens, node
+        return self._walk(node, len(self.tokens))
 
     def under(self, node: int, limit: int) -> list[int]:
-        """The first-sent guess below ``node``, below that, and so on: ``limit`` at most."""
+        """The same, ``limit`` at most, without the last of them."""
+        return self._walk(node, max(0, limit))[0]
+
+    def _walk(self, node: int, limit: int) -> tuple[list[int], int]:
         if not self.branched:
-            return self.tokens[node + 1 : node + 1 + max(0, limit)]
-        tokens: list[int] = []
+            tokens = self.tokens[node + 1 : node + 1 + limit]
+            return tokens, node + len(tokens)
+        tokens = []
         while len(tokens) < limit and (below := self.children.get(node)):
             node = next(iter(below.values()))
             tokens.append(self.tokens[node])
-        return tokens
+        return tokens, node
 
     def follow(self, node: int, tokens: Sequence[int]) -> tuple[int, int]:
         """Walk down from ``node`` along ``tokens``; (deepest node reached, tokens matched)."""
