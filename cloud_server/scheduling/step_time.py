@@ -9,6 +9,8 @@ costs. CoSine (arXiv 2503.10325) profiles its cluster over the same three figure
 
 from __future__ import annotations
 
+from operator import mul
+
 import numpy as np
 import numpy.typing as npt
 
@@ -52,58 +54,83 @@ class StepTime:
         seen = np.array((rows, rows * longest / LONG, tokens, seconds), np.float64)
         key = (rows.bit_length(), longest.bit_length(), tokens.bit_length())
         at = self._kinds.setdefault(key, len(self._kinds))
-        self._weights = np.maximum(LEAST_WEIGHT, FORGETTING * self._weights)
+        self._weights *= FORGETTING
+        np.maximum(self._weights, LEAST_WEIGHT, out=self._weights)
         if at == len(self._means):
             self._means = np.vstack((self._means, seen))
             self._weights = np.append(self._weights, 0.0)
-        self._weights[at] += 1.0
-        gain = max(KIND_GAIN, 1 / self._weights[at])
-        self._means[at] += gain * (seen - self._means[at])
+        weight = self._weights[at] = float(self._weights[at]) + 1.0
+        seen -= self._means[at]
+        seen *= max(KIND_GAIN, 1 / weight)
+        self._means[at] += seen
         self._fit()
         self.known = True
 
     def curve(self) -> tuple[tuple[float, float], ...]:
         """Tokens and seconds of the sizes seen so far, at most that of a long draft."""
-        sizes: dict[int, list[int]] = {}
+        means, weights = self._means[:, 2:].tolist(), self._weights.tolist()
+        sizes: dict[int, list[float]] = {}
         for (_, _, bits), at in self._kinds.items():
             if bits <= LARGEST_TOLD:
-                sizes.setdefault(bits, []).append(at)
-        means = [
-            self._weights[kinds] @ self._means[kinds] / self._weights[kinds].sum()
-            for _, kinds in sorted(sizes.items())
-        ]
-        return tuple((float(mean[2]), float(mean[3])) for mean in means)
+                total = sizes.setdefault(bits, [0.0, 0.0, 0.0])
+                weight, (tokens, seconds) = weights[at], means[at]
+                total[0] += weight
+                total[1] += weight * tokens
+                total[2] += weight * seconds
+        return tuple((t / weight, s / weight) for _, (weight, t, s) in sorted(sizes.items()))
 
     def _fit(self) -> None:
-        weight = self._weights / self._weights.sum()
+        """Every step does this: few operations on arrays, since a small one costs as a big one."""
+        weight = self._weights / np.add.reduce(self._weights)
         mean = weight @ self._means
         apart = self._means - mean
-        moments = (apart * weight[:, None]).T @ apart
-        slopes = _least_squares(moments[:3, :3], moments[:3, 3], mean[:3])
-        explained = float(slopes @ mean[:3])
-        if explained > mean[3]:  # more than there is: nothing would be left for the weights
-            slopes *= mean[3] / explained
-        self.row, padded, self.each = map(float, slopes)
+        weight = weight[:, None] * apart
+        moments = (weight.T @ apart).tolist()
+        *sizes, seconds = mean.tolist()
+        slopes = _least_squares(moments, sizes)
+        explained = sum(map(mul, slopes, sizes))
+        if explained > seconds:  # more than there is: nothing would be left for the weights
+            slopes = [slope * seconds / explained for slope in slopes]
+        self.row, padded, self.each = slopes
         self.padded = padded / LONG
-        self.fixed = max(0.0, float(mean[3] - slopes @ mean[:3]))
+        self.fixed = max(0.0, seconds - sum(map(mul, slopes, sizes)))
 
     def of(self, tokens: int, rows: int = 1, longest: int = 0) -> float:
         """Seconds that such a step is expected to take."""
         return self.fixed + rows * (self.row + self.padded * longest) + self.each * tokens
 
 
-def _least_squares(moments: Floats, shared: Floats, mean: Floats) -> Floats:
-    """Slopes of at least 0: the most negative one is dropped until none is."""
-    slopes = np.zeros(len(shared))
+def _least_squares(moments: list[list[float]], mean: list[float]) -> list[float]:
+    """Slopes of at least 0: the most negative one is dropped until none is.
+
+    ``moments[i][j]``: the covariance of features i and j; the last is what is to be explained.
+    """
+    slopes = [0.0] * len(mean)
     # What varies less than its own size by far cannot be told from the constant.
-    used = [i for i in range(len(shared)) if moments[i, i] > 1e-9 * max(1.0, mean[i] ** 2)]
+    used = [i for i, size in enumerate(mean) if moments[i][i] > 1e-9 * max(1.0, size * size)]
     while used:
-        part = moments[np.ix_(used, used)]
-        pull = RIDGE * np.diag(np.diag(part))
-        found = np.linalg.solve(part + pull, shared[used])
-        worst = int(found.argmin())
+        found = _solved(
+            [[moments[i][j] * (1 + RIDGE * (i == j)) for j in used] for i in used],
+            [moments[i][-1] for i in used],
+        )
+        worst = min(range(len(used)), key=found.__getitem__)
         if found[worst] >= 0:
-            slopes[used] = found
+            for i, slope in zip(used, found, strict=True):
+                slopes[i] = slope
             break
         del used[worst]
     return slopes
+
+
+def _solved(left: list[list[float]], right: list[float]) -> list[float]:
+    """The solution of a few linear equations, positive definite: they need no other order."""
+    count = len(right)
+    for i in range(count):
+        for j in range(i + 1, count):
+            factor = left[j][i] / left[i][i]
+            left[j] = [a - factor * b for a, b in zip(left[j], left[i], strict=True)]
+            right[j] -= factor * right[i]
+    for i in reversed(range(count)):
+        rest = sum(left[i][j] * right[j] for j in range(i + 1, count))
+        right[i] = (right[i] - rest) / left[i][i]
+    return right

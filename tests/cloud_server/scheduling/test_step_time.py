@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from outrider.cloud_server.scheduling.step_time import StepTime
+from outrider.cloud_server.scheduling.step_time import RIDGE, StepTime, _least_squares
 
 
 def observe(times: StepTime, tokens: int, seconds: float) -> None:
@@ -78,3 +81,30 @@ def test_what_never_varied_is_part_of_the_fixed_cost() -> None:
         times.observe(1, 200, 1, 0.03)
     assert times.fixed == pytest.approx(0.03)
     assert (times.row, times.padded, times.each) == (0.0, 0.0, 0.0)
+
+
+@settings(max_examples=2000, deadline=None)
+@given(
+    st.lists(st.tuples(*[st.integers(0, 200)] * 4), min_size=2, max_size=8),
+    st.lists(st.floats(0.01, 1.0), min_size=8, max_size=8),
+)
+def test_the_slopes_are_those_of_the_plain_formula(
+    seen: list[tuple[int, ...]], weights: list[float]
+) -> None:
+    means, weight = np.array(seen, np.float64), np.array(weights[: len(seen)])
+    mean = np.average(means, axis=0, weights=weight)
+    moments = (means - mean).T @ np.diag(weight / weight.sum()) @ (means - mean)
+    used = [i for i in range(3) if moments[i, i] > 1e-9 * max(1.0, mean[i] ** 2)]
+    slopes = np.zeros(3)
+    while used:
+        part = moments[np.ix_(used, used)]
+        found = np.linalg.solve(part + RIDGE * np.diag(np.diag(part)), moments[used, 3])
+        if found.min() >= 0:
+            slopes[used] = found
+            break
+        del used[int(found.argmin())]
+    got = _least_squares(moments.tolist(), mean[:3].tolist())
+    # Rounding may tip which of two slopes about 0 is dropped: what is explained stays the same.
+    np.testing.assert_allclose(
+        (means - mean)[:, :3] @ got, (means - mean)[:, :3] @ slopes, atol=1e-6
+    )
