@@ -7,15 +7,15 @@ alone does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import Literal, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from outrider.cloud_server.scheduling.batch import LATER, ROUNDING, Caps, Choice, Rank, Request
+from outrider.cloud_server.scheduling.batch import LATER, ROUNDING, Caps, Choice
 from outrider.cloud_server.scheduling.step_time import StepTime
+from outrider.cloud_server.scheduling.table import PREFILL, Counts, Floats, Mask, Table
 
 SchedulerName = Literal["fifo", "cosine"]
 
@@ -37,79 +37,76 @@ STARTS = 2
 ALL_PAIRS = 24
 """Changes of one row up to which all pairs of them are tried, not only the likely ones."""
 
-Floats = npt.NDArray[np.float64]
-Counts = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
-
 
 class Policy(Protocol):
     """Chooses a step. Pure: the same requests, times and caps, the same choice."""
 
-    def choose(self, requests: Sequence[Request], times: StepTime, caps: Caps) -> Choice:
+    def choose(self, requests: Table, times: StepTime, caps: Caps) -> Choice:
         """At least one request, unless there is none."""
 
 
 class Fifo:
     """First come, first served, with all the guesses that there are."""
 
-    def choose(self, requests: Sequence[Request], times: StepTime, caps: Caps) -> Choice:
+    def choose(self, requests: Table, times: StepTime, caps: Caps) -> Choice:
         """In order of rank, then of arrival, until a cap is reached."""
         choice: dict[int, int] = {}
         room, longest, used = min(caps.tokens, caps.memory), 0, 0
-        order = sorted(range(len(requests)), key=lambda i: (requests[i].rank, requests[i].since))
-        for i in order:
-            request = requests[i]
-            longest = max(longest, request.context)
-            least = 1 if request.rank is Rank.PREFILL else request.tokens
-            most = room - used
+        rows = list(zip(*(c.tolist() for c in _columns(requests)), strict=True))
+        for i in np.lexsort((requests.since, requests.rank)).tolist():
+            rank, tokens, context, most = rows[i]
+            longest = max(longest, context)
+            least = 1 if rank == PREFILL else tokens
+            left = room - used
             time = caps.seconds - times.of(used, len(choice) + 1, longest)
-            if times.each > 0 and np.isfinite(time):
-                most = min(most, int(time / times.each))
+            if times.each > 0 and isfinite(time):
+                left = min(left, int(time / times.each))
             if not choice:  # something has to be done
-                most = max(most, least)
-            count = int(min(request.tokens + len(request.reach), most))
+                left = max(left, least)
+            count = int(min(tokens + most, left))
             if count < least:
                 continue
-            choice[i] = count - request.tokens
+            choice[i] = count - tokens
             used += count
         return choice
+
+
+def _columns(requests: Table) -> tuple[Counts, ...]:
+    return requests.rank, requests.tokens, requests.context, requests.most
 
 
 @dataclass(slots=True)
 class _Table:
     """The requests that are not prefill, as arrays; a row each.
 
-    ``reach`` are the guesses' chances times the weight, ``expected[i, d]`` the weighted tokens
-    expected with d guesses. ``index`` says which requests they are.
+    ``reach`` are the guesses' chances times the weight. ``index`` says which requests they are.
     """
 
-    index: list[int]
+    index: Counts
     weight: Floats
     tokens: Floats
     context: Floats
-    most: Floats
+    most: Counts
     reach: Floats
-    expected: Floats
 
     @classmethod
-    def of(cls, requests: Sequence[Request]) -> _Table:
-        index = [i for i, r in enumerate(requests) if r.rank is not Rank.PREFILL]
-        rows = [requests[i] for i in index]
-        most = np.array([len(r.reach) for r in rows], np.int64)
-        width = int(most.max(initial=0))
-        reach = np.zeros((len(rows), width))
-        reach[np.arange(width) < most[:, None]] = [chance for r in rows for chance in r.reach]
-        weight = np.array([r.weight for r in rows])
-        reach *= weight[:, None]
+    def of(cls, requests: Table) -> _Table:
+        index = np.flatnonzero(~requests.prompts)
+        rows = requests.of_rows(index)
+        width = int(rows.most.max(initial=0))
         return cls(
             index=index,
-            weight=weight,
-            tokens=np.array([float(r.tokens) for r in rows]),
-            context=np.array([float(r.context) for r in rows]),
-            most=most.astype(np.float64),
-            reach=reach,
-            expected=weight[:, None] + np.cumsum(np.hstack((0 * weight[:, None], reach)), axis=1),
+            weight=rows.weight,
+            tokens=rows.tokens.astype(np.float64),
+            context=rows.context.astype(np.float64),
+            most=rows.most,
+            reach=rows.reach[:, :width] * rows.weight[:, None],
         )
+
+    def expected(self) -> Floats:
+        """``[i, d]`` are the weighted tokens that are expected with d guesses."""
+        weight = self.weight[:, None]
+        return weight + np.cumsum(np.hstack((0 * weight, self.reach)), axis=1)
 
 
 @dataclass(slots=True)
@@ -129,11 +126,11 @@ class Cosine:
     exchanges of rows and guesses make up for what does not fit.
     """
 
-    def choose(self, requests: Sequence[Request], times: StepTime, caps: Caps) -> Choice:
+    def choose(self, requests: Table, times: StepTime, caps: Caps) -> Choice:
         """Verification and self-advance by worth; prefill takes what that leaves of the caps."""
         table = _Table.of(requests)
         choice: dict[int, int] = {}
-        if table.index:
+        if len(table.index):
             beside = _beside(requests, times, caps)
             tries = [_Packing(table, mask, times, caps, beside) for mask in _groups(table, times)]
             tries.sort(key=lambda packing: packing.found.worth)
@@ -142,7 +139,8 @@ class Cosine:
             if (tries[0].capped or len(tries) > 1) and len(table.index) <= EXCHANGED:
                 found = min((t.exchanged() for t in tries[:STARTS]), key=lambda f: f.worth)
             rows = np.flatnonzero(found.drafts >= 0)
-            choice = {table.index[row]: int(found.drafts[row]) for row in rows}
+            chosen = table.index[rows].tolist()
+            choice = dict(zip(chosen, found.drafts[rows].tolist(), strict=True))
         _prefill(choice, requests, times, caps)
         return choice
 
@@ -167,17 +165,21 @@ class _Packing:
         """All rows, and guesses by gain; whether a cap was in the way."""
         table, rows = self.table, self.rows
         took, tokens = float(self.row[rows].sum()), float(table.tokens[rows].sum())
-        flat = table.reach[rows].ravel()
+        flat = (table.reach if len(rows) == len(table.index) else table.reach[rows]).ravel()
         count = int(np.count_nonzero(flat))
-        order = np.argsort(-flat, kind="stable")[:count]
+        order = (-flat).argsort(kind="stable")[:count]
         inside = np.zeros(len(table.index), np.bool_)
         inside[rows] = True
         later, outside = self._rest(inside)
         drafts = np.arange(count + 1)
-        worth = self.fixed + took + later + self.each * drafts
-        worth += self.caps.price * (table.tokens.sum() + drafts)
-        gain = table.weight[rows].sum() + LATER * outside
-        worth /= gain + np.concatenate(([0.0], np.cumsum(flat[order])))
+        worth = self.each * drafts
+        worth += self.fixed + took + later
+        if self.caps.price:
+            worth += self.caps.price * (table.tokens.sum() + drafts)
+        gain = np.zeros(count + 1)
+        np.cumsum(flat[order], out=gain[1:])
+        gain += table.weight[rows].sum() + LATER * outside
+        worth /= gain
         best, capped = int(worth.argmin()), False
         while self._over(took + self.each * best, tokens + best) and best:
             best, capped = best - 1, True
@@ -199,7 +201,7 @@ class _Packing:
         """What fits the caps: rows, each with the guesses that make it densest, then guesses."""
         table, rows = self.table, self.rows
         level = np.arange(table.reach.shape[1] + 1)
-        gain = table.expected[rows] - LATER * table.weight[rows, None]
+        gain = table.expected()[rows] - LATER * table.weight[rows, None]
         cost = np.maximum(self.row[rows, None] + self.each * level, 1e-12)
         dense = np.where(level <= table.most[rows, None], gain / cost, 0.0)
         first = dense.argmax(axis=1)
@@ -253,7 +255,7 @@ class _Packing:
 
     def _neighbours(self, drafts: Counts) -> Counts:
         """One row with any number of its guesses or left out, and another one besides."""
-        rows, most = range(len(self.table.index)), self.table.most.astype(np.int64)
+        rows, most = range(len(self.table.index)), self.table.most
         single = [(row, d) for row in rows for d in range(-1, most[row] + 1)]
         beside = single
         if len(single) > ALL_PAIRS:
@@ -275,7 +277,7 @@ class _Packing:
         tokens = inside @ table.tokens + more.sum(axis=1)
         took = self._seconds(inside) + self.each * more.sum(axis=1)
         bad = (took > caps.seconds + ROUNDING) | (tokens > self.room) | ~inside.any(axis=1)
-        expected = table.expected[np.arange(tries.shape[1]), more]
+        expected = table.expected()[np.arange(tries.shape[1]), more]
         gain = (expected * inside).sum(axis=1) + LATER * (~inside @ table.weight)
         took += self._seconds(~inside)
         worth: Floats = took + caps.price * (table.tokens.sum() + more.sum(axis=1))
@@ -297,40 +299,40 @@ def _groups(table: _Table, times: StepTime) -> list[Mask]:
     spread = times.padded * float(context.max() - context.min()) * len(context)
     if spread <= WORTH_GROUPING * times.of(len(context), len(context), int(context.max())):
         return [everybody]
-    lengths = np.unique(np.quantile(context, np.linspace(0, 1, GROUPS + 1), method="lower"))
+    ordered = np.sort(context)
+    lengths = sorted({float(ordered[(len(ordered) - 1) * k // GROUPS]) for k in range(GROUPS + 1)})
     shorter = [context <= length for length in lengths[:-1]]
     return [everybody, *(mask for short in shorter for mask in (short, ~short))]
 
 
-def _beside(requests: Sequence[Request], times: StepTime, caps: Caps) -> float:
+def _beside(requests: Table, times: StepTime, caps: Caps) -> float:
     """Seconds that prompts will add to a step: the longer it takes, the more guesses pay."""
-    asked = sum(r.tokens for r in requests if r.rank is Rank.PREFILL)
+    asked = int(requests.tokens @ requests.prompts)
     share = PREFILL_SHARE * caps.seconds
-    return min(times.each * asked, share) if np.isfinite(share) else times.each * asked
+    return min(times.each * asked, share) if isfinite(share) else times.each * asked
 
 
-def _prefill(
-    choice: dict[int, int], requests: Sequence[Request], times: StepTime, caps: Caps
-) -> None:
+def _prefill(choice: dict[int, int], requests: Table, times: StepTime, caps: Caps) -> None:
     """Add pieces of prompts, first come first, as far as tokens, memory and time go."""
-    waiting = [i for i, r in enumerate(requests) if r.rank is Rank.PREFILL]
-    if not waiting:
+    waiting = np.flatnonzero(requests.prompts)
+    if not len(waiting):
         return
-    used = sum(requests[i].tokens + drafts for i, drafts in choice.items())
-    longest = max((requests[i].context for i in choice), default=0)
+    rows = list(choice)
+    used = int(requests.tokens[rows].sum()) + sum(choice.values())
+    longest = int(requests.context[rows].max(initial=0))
     limit = caps.seconds
-    if choice and np.isfinite(limit):  # whoever is verified waits for what is read beside it
+    if choice and isfinite(limit):  # whoever is verified waits for what is read beside it
         limit = min(limit, times.of(used, len(choice), longest) + PREFILL_SHARE * limit)
-    for i in sorted(waiting, key=lambda i: requests[i].since):
-        request = requests[i]
-        longest = max(longest, request.context)
+    for i in waiting[np.argsort(requests.since[waiting], kind="stable")].tolist():
+        tokens = int(requests.tokens[i])
+        longest = max(longest, int(requests.context[i]))
         left = min(caps.tokens, caps.memory) - used
         time = limit - times.of(used, len(choice) + 1, longest)
-        if times.each > 0 and np.isfinite(time):
+        if times.each > 0 and isfinite(time):
             left = min(left, time / times.each)
-        count = int(min(request.tokens, left if choice else max(1, left)))
+        count = int(min(tokens, left if choice else max(1, left)))
         if count > 0:
-            choice[i] = count - request.tokens
+            choice[i] = count - tokens
             used += count
 
 

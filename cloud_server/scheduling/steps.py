@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
+import numpy as np
 
-from outrider.cloud_server.scheduling.batch import Caps, Choice, Rank, Request, fed, seconds, worth
+from outrider.cloud_server.scheduling.batch import Caps, Choice, Rank, Request
 from outrider.cloud_server.scheduling.control import SpeculationControl
 from outrider.cloud_server.scheduling.policies import POLICIES, SchedulerName
 from outrider.cloud_server.scheduling.shares import Shares
 from outrider.cloud_server.scheduling.step_time import StepTime
+from outrider.cloud_server.scheduling.table import Counts, Floats, Mask, Table
 
 LATENESS = 3.0
 """Power of a session's seconds a token, over the mean, that weighs it: late ones go first."""
@@ -27,6 +29,8 @@ LONGEST_GAP = 0.45
 
 USUAL = 16.0
 """Tokens for which the mean of all counts in an answer's pace."""
+
+OPTIONAL = int(Rank.OPTIONAL)
 
 LEAST_WEIGHT, MOST_WEIGHT = 0.25, 4.0
 
@@ -77,30 +81,43 @@ class StepScheduler:
         if len(asks) == 1 and (alone := self._alone(asks[0].request, times)) is not None:
             self.loads = [self.load]
             return {0: alone}
+        table = Table.of([ask.request for ask in asks])
         lateness = _lateness(asks)
-        weights = self._weights(asks, lateness)
-        requests = [ask.request for ask in asks]
-        longest = max((request.context for request in requests), default=0)
+        table.weight = self._weights(asks, table.weight, lateness)
+        longest = int(table.context.max(initial=0))
         caps = replace(self.caps, price=PRICE * times.each, seconds=self._limit(times, longest))
-        lengths = self.control.trim([len(r.reach) for r in requests])
+        lengths = self._trimmed(table.most)
         room = min(caps.tokens, caps.memory)
-        took, tokens = _size(requests, lengths, times)
+        # Prompts are no backlog: they take what is left, and fewer guesses would not help them.
+        reads = table.prompts
+        others = int(lengths @ ~reads)
+        tokens = int(table.tokens @ ~reads) + others
+        took = table.seconds(~reads, others, times)
         backlog = took > caps.seconds or tokens > room
         self.control.stepped(backlog=backlog)
         if backlog:
-            lengths = self.control.trim(lengths)
+            lengths = self._trimmed(lengths)
         busy = took > OPTIONAL_LOAD * caps.seconds or tokens > OPTIONAL_LOAD * room
-        kept = [i for i, r in enumerate(requests) if not (busy and r.rank is Rank.OPTIONAL)]
-        kept = kept or list(range(len(requests)))
+        kept = table.rank != OPTIONAL
+        kept = kept if busy and kept.any() else np.ones(len(table), np.bool_)
         if times.fixed < SCARCE * took:
-            kept = [i for i in kept if not self._ahead(asks[i], lateness[i])] or kept
-        asked = [_weighed(requests[i], weights[i], lengths[i]) for i in kept]
+            even = kept & ~self._ahead(asks, reads, lateness)
+            kept = even if even.any() else kept
+        index = np.flatnonzero(kept)
+        asked = table.of_drafts(lengths).of_rows(index)
         policy = POLICIES[self.name]()
         choice = policy.choose(asked, times, caps)
         self._tell(asked, choice, times)
-        self._step = seconds(asked, choice, times)
-        self.loads = [min(1.0, self.load / weight) for weight in weights]
-        return {kept[i]: drafts for i, drafts in choice.items()}
+        self.loads = np.minimum(1.0, self.load / table.weight).tolist()
+        if asked is table:
+            return choice
+        names = index.tolist()
+        return {names[i]: drafts for i, drafts in choice.items()}
+
+    def _trimmed(self, lengths: Counts) -> Counts:
+        if int(lengths.sum()) <= self.control.allowed:
+            return lengths
+        return np.array(self.control.trim(lengths.tolist()), np.int64)
 
     def _alone(self, request: Request, times: StepTime) -> int | None:
         """The same where one request asks and no cap is near: few operations, no arrays.
@@ -133,34 +150,38 @@ class StepScheduler:
         """Seconds that a step may take."""
         return max(self.caps.seconds, PASSES * times.of(1, 1, longest))
 
-    def _weights(self, asks: Sequence[Ask], lateness: Sequence[float]) -> list[float]:
+    def _weights(self, asks: Sequence[Ask], weight: Floats, lateness: Floats) -> Floats:
         """Late sessions and keys under their share weigh more; the mean is about 1."""
-        factors = self.shares.factors(ask.owner for ask in asks)
-        return [
-            min(
-                MOST_WEIGHT,
-                max(LEAST_WEIGHT, ask.request.weight * late**LATENESS * factors[ask.owner]),
-            )
-            for ask, late in zip(asks, lateness, strict=True)
-        ]
+        owners = [ask.owner for ask in asks]
+        factors = self.shares.factors(owners)
+        weight = weight * lateness**LATENESS
+        if len(factors) > 1:
+            weight *= [factors[owner] for owner in owners]
+        else:
+            weight *= next(iter(factors.values()))
+        return np.clip(weight, LEAST_WEIGHT, MOST_WEIGHT)
 
-    def _ahead(self, ask: Ask, late: float) -> bool:
-        """Whether this answer can do without the step: its row is saved while its guesses grow.
+    def _ahead(self, asks: Sequence[Ask], reads: Mask, lateness: Floats) -> Mask:
+        """Which answers can do without the step: their row is saved while their guesses grow.
 
         So answers keep one pace without a guess being refused that would pay.
         """
-        if ask.request.rank is Rank.PREFILL or late >= AHEAD:
-            return False
-        return ask.idle + 2 * self._step < LONGEST_GAP
+        idle = np.array([ask.idle for ask in asks])
+        return ~reads & (lateness < AHEAD) & (idle + 2 * self._step < LONGEST_GAP)
 
-    def _tell(self, requests: Sequence[Request], choice: Choice, times: StepTime) -> None:
+    def _tell(self, requests: Table, choice: Choice, times: StepTime) -> None:
         """The load: a guess pays while its chance is above its time over that of a token."""
-        rows = {i: d for i, d in choice.items() if requests[i].rank is not Rank.PREFILL}
-        if not rows:
-            return
-        free = Caps(tokens=1 << 30)
-        each = worth(requests, rows, times, free) or 1.0
-        self._toward(times.each / max(1e-9, each))
+        rows, counts = np.array(list(choice), np.int64), np.array(list(choice.values()), np.int64)
+        drafts = np.zeros(len(requests), np.int64)
+        drafts[rows] = counts
+        chosen = np.zeros(len(requests), np.bool_)
+        chosen[rows] = True
+        self._step = requests.seconds(chosen, int(counts.sum()), times)
+        if requests.prompts.any():
+            chosen &= ~requests.prompts
+        if chosen.any():
+            each = requests.worth(chosen, drafts, times) or 1.0
+            self._toward(times.each / max(1e-9, each))
 
     def _toward(self, load: float) -> None:
         self.load += LOAD_GAIN * (min(1.0, load) - self.load)
@@ -176,34 +197,13 @@ class StepScheduler:
         )
 
 
-def _lateness(asks: Sequence[Ask]) -> list[float]:
+def _lateness(asks: Sequence[Ask]) -> Floats:
     """Each session's seconds a token, over the mean.
 
     The mean counts for some tokens: a few say little of how late an answer is.
     """
-    elapsed, tokens = (sum(ask.pace[i] for ask in asks) for i in (0, 1))
-    mean = elapsed / tokens if elapsed and tokens else 1.0
-    return [(a.pace[0] + USUAL * mean) / (a.pace[1] + USUAL) / mean for a in asks]
-
-
-def _size(
-    requests: Sequence[Request], lengths: Sequence[int], times: StepTime
-) -> tuple[float, int]:
-    """Seconds and tokens of a step with all of them, so many guesses each.
-
-    Prompts are no backlog: they take what is left, and fewer guesses would not help them.
-    """
-    everything = {i: n for i, n in enumerate(lengths) if requests[i].rank is not Rank.PREFILL}
-    return seconds(requests, everything, times), fed(requests, everything)
-
-
-def _weighed(request: Request, weight: float, most: int) -> Request:
-    """The request with another weight and at most so many guesses."""
-    return Request(
-        rank=request.rank,
-        tokens=request.tokens,
-        reach=request.reach if most >= len(request.reach) else request.reach[:most],
-        context=request.context,
-        weight=weight,
-        since=request.since,
-    )
+    elapsed, tokens = [ask.pace[0] for ask in asks], [ask.pace[1] for ask in asks]
+    seconds, count = sum(elapsed), sum(tokens)
+    mean = seconds / count if seconds and count else 1.0
+    late: Floats = (np.array(elapsed) + USUAL * mean) / (np.array(tokens) + USUAL) / mean
+    return late

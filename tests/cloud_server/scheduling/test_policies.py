@@ -11,6 +11,7 @@ import pytest
 from outrider.cloud_server.scheduling.batch import Caps, Choice, Rank, Request, fed, seconds, worth
 from outrider.cloud_server.scheduling.policies import POLICIES, Cosine, Fifo
 from outrider.cloud_server.scheduling.step_time import StepTime
+from outrider.cloud_server.scheduling.table import Table
 
 INF = float("inf")
 
@@ -77,7 +78,7 @@ def test_it_is_within_two_per_cent_of_an_exhaustive_search(most: int, drafts: in
         best = exhaustive(requests, known, caps)
         if best is None:
             continue  # no batch at all keeps the caps
-        found = worth(requests, Cosine().choose(requests, known, caps), known, caps)
+        found = worth(requests, Cosine().choose(Table.of(requests), known, caps), known, caps)
         assert found is not None
         assert found <= 1.02 * best
         compared += 1
@@ -90,7 +91,7 @@ def test_ten_requests_with_guesses_beside_an_exhaustive_search() -> None:
     caps = Caps(tokens=13)
     best = exhaustive(requests, A100, caps)
     assert best is not None
-    found = worth(requests, Cosine().choose(requests, A100, caps), A100, caps)
+    found = worth(requests, Cosine().choose(Table.of(requests), A100, caps), A100, caps)
     assert found is not None
     assert found <= 1.02 * best
 
@@ -100,27 +101,27 @@ def test_caps_hold_for_a_crowd(name) -> None:
     rng = random.Random(2)
     requests = [verify(rng.random(), rng.randint(0, 16)) for _ in range(80)]
     caps = Caps(tokens=100, seconds=0.04, memory=90)
-    choice = POLICIES[name]().choose(requests, A100, caps)
+    choice = POLICIES[name]().choose(Table.of(requests), A100, caps)
     assert 0 < fed(requests, choice) <= 90
     assert seconds(requests, choice, A100) <= 0.04 + 1e-9
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_something_is_done_whatever_the_caps(name) -> None:
-    choice = POLICIES[name]().choose([verify()], A100, Caps(seconds=0.001))
+    choice = POLICIES[name]().choose(Table.of([verify()]), A100, Caps(seconds=0.001))
     assert choice == {0: 0}
-    assert POLICIES[name]().choose([], A100, Caps()) == {}
+    assert POLICIES[name]().choose(Table.of([]), A100, Caps()) == {}
 
 
 def test_nobody_is_left_out_without_need() -> None:
     requests = [verify(0.1, 3, weight=0.25), verify(0.95, 8, weight=4.0), verify(0.5, 0)]
-    assert set(Cosine().choose(requests, A100, Caps())) == {0, 1, 2}
+    assert set(Cosine().choose(Table.of(requests), A100, Caps())) == {0, 1, 2}
 
 
 def granted(alpha: float, rows: int) -> int:
     """Guesses of each of so many equal rows."""
     requests = [verify(alpha, 16) for _ in range(rows)]
-    choice = Cosine().choose(requests, A100, Caps())
+    choice = Cosine().choose(Table.of(requests), A100, Caps())
     return round(sum(choice.values()) / rows)
 
 
@@ -134,7 +135,7 @@ def test_the_more_rows_the_fewer_guesses_pay() -> None:
 def test_guesses_that_do_not_pay_are_not_taken_under_load() -> None:
     assert granted(0.2, 200) == 0
     requests = [verify(0.05, 8)] + [verify(0.9, 8) for _ in range(99)]
-    choice = Cosine().choose(requests, A100, Caps())
+    choice = Cosine().choose(Table.of(requests), A100, Caps())
     assert choice[0] == 0
     assert choice[1] > 2
 
@@ -151,25 +152,27 @@ def test_equal_rows_get_what_goodput_says() -> None:
 
 def test_late_ones_get_more_guesses() -> None:
     requests = [verify(0.8, 8, weight=w) for w in (0.5, 1.0, 2.0) for _ in range(30)]
-    choice = Cosine().choose(requests, A100, Caps())
+    choice = Cosine().choose(Table.of(requests), A100, Caps())
     assert choice[0] < choice[30] < choice[60]
 
 
 def test_lengths_are_grouped_where_a_long_row_stretches_all() -> None:
     stretching = times(0.004, 0.0, 0.0002, padded=2e-6)
     requests = [verify(0.8, 2, context=c) for c in (100,) * 10 + (8000,)]
-    choice = Cosine().choose(requests, stretching, Caps())
+    choice = Cosine().choose(Table.of(requests), stretching, Caps())
     assert set(choice) == set(range(10))
     alike = [verify(0.8, 2, context=200)] * 11
-    assert len(Cosine().choose(alike, stretching, Caps())) == 11
-    assert len(Cosine().choose(requests, A100, Caps())) == 11  # where length costs nothing
+    assert len(Cosine().choose(Table.of(alike), stretching, Caps())) == 11
+    assert (
+        len(Cosine().choose(Table.of(requests), A100, Caps())) == 11
+    )  # where length costs nothing
 
 
 def test_prefill_takes_what_the_step_has_left() -> None:
     prompt = Request(rank=Rank.PREFILL, tokens=256, context=256)
     requests: list[Request] = [prompt, verify(0.9, 3), verify(0.9, 3), prompt]
     for name in POLICIES:
-        choice: Choice = POLICIES[name]().choose(requests, A100, Caps(tokens=300))
+        choice: Choice = POLICIES[name]().choose(Table.of(requests), A100, Caps(tokens=300))
         assert {1, 2} <= set(choice)
         assert fed(requests, choice) <= 300
         assert choice[0] == 0  # the first prompt in full
@@ -183,5 +186,5 @@ def test_fifo_serves_in_order_of_rank_and_arrival() -> None:
         verify(0.9, 4, since=3.0),
         verify(0.9, 4, since=2.0),
     ]
-    assert list(Fifo().choose(requests, A100, Caps())) == [3, 2, 1, 0]
-    assert Fifo().choose(requests, A100, Caps(tokens=7)) == {3: 4, 2: 1}
+    assert list(Fifo().choose(Table.of(requests), A100, Caps())) == [3, 2, 1, 0]
+    assert Fifo().choose(Table.of(requests), A100, Caps(tokens=7)) == {3: 4, 2: 1}
