@@ -48,9 +48,12 @@ class Acceptance:
     judged: float = PRIOR_WEIGHT
     keep: float = FORGETTING
     right: float = field(init=False)
+    alpha: float = field(init=False)
+    """Probability that the next guess is right, kept away from 0 and 1."""
 
     def __post_init__(self) -> None:
         self.right = self.prior * self.judged
+        self._learn()
 
     def observe(self, accepted: int, refused: bool) -> None:
         """A run of guesses was judged: so many right, then perhaps a wrong one."""
@@ -58,11 +61,11 @@ class Acceptance:
         keep = self.keep**count
         self.right = keep * self.right + accepted
         self.judged = keep * self.judged + count
+        self._learn()
 
-    @property
-    def alpha(self) -> float:
-        """Probability that the next guess is right, kept away from 0 and 1."""
-        return min(0.99, max(0.01, self.right / self.judged))
+    def _learn(self) -> None:
+        alpha = self.right / self.judged
+        self.alpha = 0.99 if alpha > 0.99 else 0.01 if alpha < 0.01 else alpha
 
 
 @dataclass(slots=True)
@@ -107,7 +110,7 @@ def arrivals(session: CloudSession, now: float, limit: int) -> list[float]:
         return []
     window, gap = session.window, session.node_gap
     length, tip = len(session.ids), window.tip_position
-    if window.contradicted or tip is None:
+    if tip is None or window.contradicted:
         if session.reply_time is None:
             return []
         told, since = next((e for e in session.told_log if e[0] > (tip or 0) + 1), (length, now))
@@ -118,7 +121,8 @@ def arrivals(session: CloudSession, now: float, limit: int) -> list[float]:
         first = session.frame_at + gap * (length - tip)
     if first < now:  # overdue: the longer, the later it is expected
         first = now + (now - first)
-    return [first - now + i * (gap or 0.0) for i in range(limit)]
+    first, gap = first - now, gap or 0.0
+    return [first + i * gap for i in range(limit)]
 
 
 @cache

@@ -184,10 +184,13 @@ class Planner:
         last = length + 1 >= self._n_ctx
         if length - cached > 1 or session.passes == 0 or last:
             return part
-        thin = self._thin(session, part, sharers) if sharers and not _awaits(session) else None
+        thin = None
+        if sharers and self.own is not None and not _awaits(session):
+            thin = self._thin(session, part, sharers)
         if not session.riding or part.drafted or (thin and self._better(session, part, thin, now)):
             return thin or part
-        until = self._until(session, known.pace, part.depth, now)
+        live = part.depth if part.parents else len(part.chain)
+        until = self._until(session, known.pace, live, now)
         if until > now + SOON:
             joins = part.chain or (session.objective == "latency" and not _awaits(session))
             return Held(until, part if joins else None)
@@ -198,47 +201,54 @@ class Planner:
     def _part(self, session: CloudSession, known: _Known) -> Part:
         """The edge's live guesses and, behind them, our own: as many as are worth their share."""
         settings, length = self.settings, len(session.ids)
+        window, pace, most = session.window, known.pace, settings.max_chain
         room = self._n_ctx - length - 1  # the pass adds a token of its own
         # A guess must also pay against what the target would do alone, however slow it is now.
-        each = self.pass_time.each
-        rate = max(self._rate(known.pace), 1 / max(1e-6, self.pass_time.of(1)))
-        least = max(each * rate, session.load * UNTAKEN)
+        rate = 1 / max(1e-6, self.pass_time.of(1))
+        if pace.rate is not None and pace.rate > rate:
+            rate = pace.rate
+        least = max(self.pass_time.each * rate, session.load * UNTAKEN)
         # More than there are, and as many of our own, need not be thought about.
-        chain = session.window.chain(settings.max_chain + 1)
-        most = min(settings.max_chain, len(chain) + max(1, settings.lookup))
-        branched = self._leaves > 1 and session.window.branched
-        most = settings.max_chain if branched else most
-        limit = max(0, min(room, max(1, useful(known.pace.edge.alpha, least, 1.0, most))))
+        chain = window.chain(most + 1)
+        branched = self._leaves > 1 and window.branched
+        if not branched:
+            most = min(most, len(chain) + max(1, settings.lookup))
+        limit = max(0, min(room, max(1, useful(pace.edge.alpha, least, 1.0, most))))
         if branched:
-            nodes, parents = session.window.tree(limit, min(settings.max_chain, room), self._leaves)
+            nodes, parents = window.tree(limit, min(most, room), self._leaves)
             if parents:
                 return Part(length, 1 + len(nodes), nodes, parents=parents)
-        spare = tuple(chain[limit : limit + 1])
-        more = bool(spare) or _awaits(session)
-        del chain[limit:]
+        spare: tuple[int, ...] = ()
+        if len(chain) > limit:
+            spare = (chain[limit],)
+            del chain[limit:]
+        own, drafted = [], False
         room -= len(chain)
-        drafted = list(self.own.guesses(session, chain)[:room]) if self.own and not more else []
-        own = drafted
-        room = min(settings.lookup, limit - len(chain), room)
-        if not drafted and room > 0 and not more:
-            count = useful(known.pace.own.alpha, least, 1.0, room)
-            own = known.lookup.propose(session.ids, chain, count) if count else []
+        if (self.own is not None or settings.lookup) and not spare and not _awaits(session):
+            own = list(self.own.guesses(session, chain)[:room]) if self.own is not None else []
+            drafted = bool(own)
+            room = min(settings.lookup, limit - len(chain), room)
+            if not drafted and room > 0:
+                count = useful(pace.own.alpha, least, 1.0, room)
+                own = known.lookup.propose(session.ids, chain, count) if count else []
         guesses = (*chain, *own)
         own_count, want = len(own), 1 + len(guesses)
         if not session.ratio:
-            return Part(length, want, guesses, own_count, bool(drafted), spare)
+            return Part(length, want, guesses, own_count, drafted, spare)
         rows = session.window.chain_rows(len(chain))
         scored = session.window.chain_scored(len(chain)) if session.collaborates else ()
-        return Part(length, want, guesses, own_count, bool(drafted), spare, rows, (), scored)
+        return Part(length, want, guesses, own_count, drafted, spare, rows, (), scored)
 
     def ask(self, session: CloudSession, part: Part, cached: int, now: float, held: bool) -> Ask:
         """The part as the scheduler sees it. ``held``: the session would rather wait."""
         pace, length = self._of(session).pace, 0 if part.ahead else len(part.chain)
-        tokens, reach = max(1, part.end - cached), self._reach(pace, session, part)
+        tokens, reach = max(1, part.end - cached), tuple[float, ...]()
         if tokens > 1 or not part.want:
-            rank, tokens, reach = Rank.PREFILL, tokens + length, ()
+            rank, tokens = Rank.PREFILL, tokens + length
+        elif length:
+            rank, reach = Rank.VERIFY, self._reach(pace, session, part)
         else:
-            rank = Rank.VERIFY if length else Rank.OPTIONAL if held else Rank.ADVANCE
+            rank = Rank.OPTIONAL if held else Rank.ADVANCE
         since = session.frame_at if length and session.frame_at is not None else now
         request = Request(
             rank=rank, tokens=tokens, reach=reach, context=part.end + length, since=since
@@ -249,13 +259,13 @@ class Planner:
     def _reach(self, pace: SessionPace, session: CloudSession, part: Part) -> tuple[float, ...]:
         """Chances that the first guess, the first two, and so on are all right."""
         theirs = len(part.chain) - part.own
-        own = pace.own.alpha
-        if part.drafted and self.own is not None:
-            own = self.own.alpha(session)
         if part.parents:
             return tuple(reach_of_tree(part.parents, pace.edge.alpha))
         reach = powers(round(pace.edge.alpha, 3))[:theirs]
         if part.own:
+            own = pace.own.alpha
+            if part.drafted and self.own is not None:
+                own = self.own.alpha(session)
             reached = reach[-1] if reach else 1.0
             reach += tuple(reached * chance for chance in powers(round(own, 3))[: part.own])
         return reach
@@ -304,16 +314,17 @@ class Planner:
     def _until(self, session: CloudSession, pace: SessionPace, live: int, now: float) -> float:
         """Until when to wait for further guesses of a riding session; ``now`` or less: do not."""
         stance = STANCES[session.objective]
-        expected = arrivals(session, now, ARRIVALS)
         pass_time = self.pass_time.of(1 + live)
         since = pace.committed_at if pace.committed_at is not None else now
         patience = self._patience(session, now)
         cap = min(patience, since + stance.cap * pass_time)
         if live == 0 and (session.objective == "cost" or session.ratio):
             return patience
+        if cap < now:
+            return now
         delay = wait(
             live,
-            expected,
+            arrivals(session, now, ARRIVALS),
             alpha=pace.edge.alpha,
             pass_time=pass_time,
             stance=stance,
@@ -366,11 +377,12 @@ class Planner:
 
     def _of(self, session: CloudSession) -> _Known:
         known = self._known.get(session.key)
-        if known is None or known.begun != session.begun:
-            usual = max(WORST_START, self.usual.alpha)
-            weight = min(USUAL_WEIGHT, self.usual.judged)
-            pace = SessionPace(Acceptance(usual, weight, LONG_MEMORY))
-            known = self._known[session.key] = _Known(session.begun, pace)
+        if known is not None and known.begun == session.begun:
+            return known
+        usual = max(WORST_START, self.usual.alpha)
+        weight = min(USUAL_WEIGHT, self.usual.judged)
+        pace = SessionPace(Acceptance(usual, weight, LONG_MEMORY))
+        known = self._known[session.key] = _Known(session.begun, pace)
         return known
 
 

@@ -76,8 +76,8 @@ def useful(alpha: float, each: float, rate: float, limit: int) -> int:
 
     The k-th is reached with probability alpha^k and then saves a token's time, 1 / rate.
     """
-    count, reached = 0, alpha
-    while count < limit and reached > each * rate:
+    count, reached, least = 0, alpha, each * rate
+    while count < limit and reached > least:
         count += 1
         reached *= alpha
     return count

@@ -304,11 +304,10 @@ class CloudWindow:
     @property
     def caught_up(self) -> bool:
         """The committed text ends on a node (or the base): guesses below it are worth a pass."""
-        return (
-            self.guesses is not None
-            and not self._over
-            and self.guesses.position(self.tip) == len(self.committed) - 1
-        )
+        sent = self.guesses
+        if sent is None or self._over:
+            return False
+        return sent.position(self.tip) + 1 == len(self.committed)
 
     @property
     def tip_position(self) -> int | None:
@@ -318,9 +317,9 @@ class CloudWindow:
     @property
     def contradicted(self) -> bool:
         """The text went on otherwise than every guess below the tip."""
-        if self.guesses is None:
+        if self.guesses is None or not self.guesses.children.get(self.tip):
             return False
-        return not self.caught_up and bool(self.guesses.children.get(self.tip))
+        return not self.caught_up
 
     @property
     def branched(self) -> bool:

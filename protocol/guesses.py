@@ -88,6 +88,10 @@ class Guesses:
 
     def follow(self, node: int, tokens: Sequence[int]) -> tuple[int, int]:
         """Walk down from ``node`` along ``tokens``; (deepest node reached, tokens matched)."""
+        if not self.branched:
+            sent = self.tokens[node + 1 : node + 1 + len(tokens)]
+            if sent == tokens:  # one comparison for the usual case
+                return node + len(tokens), len(tokens)
         for count, token in enumerate(tokens):
             below = self.children.get(node, {}).get(token)
             if below is None:

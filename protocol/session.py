@@ -67,7 +67,8 @@ class CloudSession:
     ``passes`` counts those that decided something for the answer. ``admitted``: it is the answer's
     turn; ``uncharged``: ids read or answered that its key's account does not know of yet.
     ``logprobs`` are those of the answer's tokens, if it asked for them. ``load`` is what verdicts
-    tell of it: how likely right a guess must be to be taken.
+    tell of it: how likely right a guess must be to be taken. ``ratio``: guesses come with rows;
+    ``collaborates``: nothing is chosen without the edge's model, with which the target is combined.
     """
 
     def __init__(self, key: bytes, secret: bytes, owner: str) -> None:
@@ -262,14 +263,15 @@ class CloudSession:
         return self.running and self.admitted and self.link is not None
 
     @property
-    def ratio(self) -> bool:
-        """The answer's guesses come with rows: the ratio rule, or a combination of models."""
-        return self.request is not None and self.request.sampling.rowed
+    def request(self) -> Open | None:
+        """What the answer under way was opened with."""
+        return self._request
 
-    @property
-    def collaborates(self) -> bool:
-        """The text is that of a combination with the edge's model: nothing is chosen without it."""
-        return self.request is not None and self.request.sampling.collaborate is not None
+    @request.setter
+    def request(self, request: Open | None) -> None:
+        self._request = request
+        self.ratio = request is not None and request.sampling.rowed
+        self.collaborates = request is not None and request.sampling.collaborate is not None
 
     def expects(self, judged: int) -> bool:
         """Beyond the first ``judged`` live guesses there are others, or more are on their way."""

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from outrider.cloud_server.estimate import Acceptance
 from outrider.cloud_server.lookup import Lookup
 from outrider.cloud_server.planner import UNTAKEN, EngineSettings, Held, Part
 from outrider.cloud_server.scheduler import useful
@@ -176,7 +177,7 @@ def test_only_what_is_there_is_thought_about(
     planner = d.engine.planner
     planner.pass_time.each, session.load = each, load
     known = planner._of(session)
-    known.pace.edge.right, known.pace.edge.judged = alpha, 1.0
+    known.pace.edge = Acceptance(alpha, 1.0)
     part = planner._part(session, known)
 
     most = planner.settings.max_chain
