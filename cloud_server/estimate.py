@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import accumulate
 
 from outrider.protocol.session import CloudSession
 
@@ -135,11 +134,27 @@ def powers(alpha: float) -> tuple[float, ...]:
 
 
 def reach_of_tree(parents: Sequence[int], alpha: float) -> list[float]:
-    """The chance that each node is on the way, none larger than the one before."""
+    """What each node adds to the tokens expected, none more than the one before.
+
+    Nodes are taken in the order sent, so a likely one behind unlikely ones cannot be had without
+    them: such a run counts with its mean for each, which keeps the sum right where it ends.
+    """
     found: list[float] = []
     siblings: dict[int, int] = {}
     for parent in parents:
         rank = siblings[parent] = siblings.get(parent, -1) + 1
         first = found[parent] if parent >= 0 else 1.0
         found.append(first * (alpha if rank == 0 else (1 - alpha) * SECOND**rank))
-    return list(accumulate(found, min))
+    return falling(found)
+
+
+def falling(values: Sequence[float]) -> list[float]:
+    """The nearest list that never rises: neighbours that would are pooled (least squares)."""
+    pools: list[tuple[float, int]] = []
+    for value in values:
+        pool, size = value, 1
+        while pools and pools[-1][0] < pool:
+            mean, count = pools.pop()
+            pool, size = (mean * count + pool * size) / (count + size), count + size
+        pools.append((pool, size))
+    return [mean for mean, size in pools for _ in range(size)]

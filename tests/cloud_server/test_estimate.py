@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+
 import pytest
 
-from outrider.cloud_server.estimate import Acceptance, SessionPace, arrivals
+from outrider.cloud_server.estimate import (
+    Acceptance,
+    SessionPace,
+    arrivals,
+    falling,
+    reach_of_tree,
+)
 
 
 def test_acceptance_starts_at_its_prior_and_learns() -> None:
@@ -79,3 +88,42 @@ def test_after_a_contradiction_the_edge_needs_its_usual_time(desk) -> None:
     session.reply_time = 0.05
     session.told_log.append((len(session.ids), d.now))
     assert arrivals(session, d.now + 0.02, 2) == pytest.approx([0.03, 0.04])
+
+
+def test_a_chain_behind_unlikely_siblings_keeps_its_worth() -> None:
+    comb = [-1, -1, -1, 0, 0, 0, 3, 3, 3]  # a chain of three, each with two guesses beside it
+    reach = reach_of_tree(comb, 0.8)
+    alone = [0.8, 0.2 / 2, 0.2 / 4]
+    assert sum(reach) == pytest.approx(sum(alone) * (1 + 0.8 + 0.8**2))
+    first, second = (0.1 + 0.05 + 0.64) / 3, (0.08 + 0.04 + 0.512) / 3
+    assert reach == pytest.approx([0.8, *[first] * 3, *[second] * 3, 0.064, 0.032])
+    assert reach_of_tree([-1, 0, 1], 0.8) == pytest.approx([0.8, 0.64, 0.512])
+
+
+def test_falling_is_the_nearest_list_that_never_rises() -> None:
+    rng = random.Random(5)
+    for _ in range(40):
+        values = [rng.randrange(8) / 8 for _ in range(5)]
+        found = falling(values)
+        assert all(a >= b for a, b in itertools.pairwise(found))
+        assert sum(found) == pytest.approx(sum(values))
+        # Of all ways to pool neighbours whose means fall, none is nearer.
+        assert _distance(found, values) == pytest.approx(
+            min(_distance(tried, values) for tried in _pooled(values))
+        )
+
+
+def _distance(found: list[float], values: list[float]) -> float:
+    return sum((a - b) ** 2 for a, b in zip(found, values, strict=True))
+
+
+def _pooled(values: list[float]) -> list[list[float]]:
+    count = len(values)
+    tries = []
+    for cuts in itertools.product((False, True), repeat=count - 1):
+        ends = [0, *(i + 1 for i, cut in enumerate(cuts) if cut), count]
+        parts = [values[a:b] for a, b in itertools.pairwise(ends)]
+        tried = [sum(part) / len(part) for part in parts for _ in part]
+        if all(a >= b for a, b in itertools.pairwise(tried)):
+            tries.append(tried)
+    return tries
