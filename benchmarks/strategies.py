@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from outrider.edge_client.adaptive import Adaptive
 from outrider.edge_client.policy import Plan, Policy, Steady
-from outrider.protocol.session import Objective
+from outrider.protocol.objective import Objective
 
 LOOKUP = 8
 """Guesses that the verifier's own look-up adds at most, where it is on."""

@@ -25,8 +25,8 @@ from outrider.cloud_server.targets.base import Decided, Target
 from outrider.protocol.cloud import CloudConnection
 from outrider.protocol.errors import BackendError, LinkError
 from outrider.protocol.messages import LEAST_MESSAGE, Limits
+from outrider.protocol.objective import Objective
 from outrider.protocol.queue import Capacity
-from outrider.protocol.session import Objective
 from outrider.protocol.table import CloudConfig, SessionTable
 from outrider.runtime.lm.drafter import Drafter, Guess
 from outrider.runtime.net.keys import KeyFile

@@ -251,7 +251,12 @@ class Planner:
             rank = Rank.OPTIONAL if held else Rank.ADVANCE
         since = session.frame_at if length and session.frame_at is not None else now
         request = Request(
-            rank=rank, tokens=tokens, reach=reach, context=part.end + length, since=since
+            rank=rank,
+            tokens=tokens,
+            reach=reach,
+            context=part.end + length,
+            weight=session.weight,
+            since=since,
         )
         idle = now - pace.committed_at if pace.committed_at is not None else 0.0
         return Ask(request, session.owner, pace.pace(now), idle)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from outrider.protocol.session import Objective
+from outrider.protocol.objective import Objective
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import math
 from dataclasses import dataclass, replace
 
 from outrider.edge_client.gate import Gate
-from outrider.edge_client.policy import MAX_DRAFT, Observed, Plan, Policy
+from outrider.edge_client.policy import FRAME_BYTES, MAX_DRAFT, Observed, Plan, Policy
 
 PRIOR, PRIOR_WEIGHT = 0.7, 8.0
 """Acceptance assumed at first, and for how many judged guesses it counts."""
@@ -182,6 +182,7 @@ class Adaptive(Policy):
             else self._stream(observed, costs)
         )
         plan = self._under_load(plan, observed, costs)
+        plan = self._under_cap(plan, observed, costs)
         return self._stop_or_retry(plan, observed, costs, memory)
 
     def _under_load(self, plan: Plan, seen: Observed, costs: _Costs) -> Plan:
@@ -204,6 +205,30 @@ class Adaptive(Policy):
             return plan
         self.reason += f", at most {most} at a load of {load:.0%}"
         return replace(plan, frame=min(plan.frame, most), window=most)
+
+    def _under_cap(self, plan: Plan, seen: Observed, costs: _Costs) -> Plan:
+        """Frames as long, and a window as short, as what this edge may send asks for.
+
+        Guesses as they are made fit if enough of them share a frame. Where even one long frame a
+        trip would not carry them, no more are made than a frame a trip can hold.
+        """
+        if not plan.frame or math.isinf(seen.cap):
+            return plan
+        spare = seen.cap * costs.step - seen.guess_bytes  # left of a guess's time for the header
+        sharing = math.ceil(FRAME_BYTES / spare) if spare > 0 else plan.window + 1
+        if sharing <= plan.gather:
+            return plan
+        if sharing <= plan.window:
+            self.reason += f", {sharing} at a time under a cap of {seen.cap:.0f} B/s"
+            return replace(plan, gather=sharing)
+        trip = costs.rtt + costs.target
+        fit = int((seen.cap * trip - FRAME_BYTES) / seen.guess_bytes)
+        if fit < 1:
+            self.reason = f"{seen.cap:.0f} B/s for guesses do not carry one a trip"
+            return OFF
+        window = min(plan.window, fit)
+        self.reason += f", at most {window} at a time under a cap of {seen.cap:.0f} B/s"
+        return replace(plan, frame=min(plan.frame, window), window=window, gather=window)
 
     def _joins_in_time(self, seen: Observed, costs: _Costs) -> bool:
         """The drafter has read what it is behind before the answer ends; the cloud goes on."""

@@ -23,6 +23,7 @@ from outrider.protocol.edge import EdgeMachine
 from outrider.protocol.edge_session import EdgeSession
 from outrider.protocol.errors import BackendError
 from outrider.protocol.messages import OFFERS
+from outrider.protocol.packing import id_bits
 from outrider.runtime.lm.drafter import Guess
 
 PREFILL_SECONDS = 0.1
@@ -234,6 +235,8 @@ class EdgeEngine:
             left=(request.max_tokens if request else 0) - session.emitted,
             emitted=session.emitted,
             ahead=len(session.window.ahead),
+            cap=session.pacer.cap,
+            guess_bytes=id_bits(self.machine.vocabulary.size) / 8,
         )
         together = request.sampling.collaborate if request else None
         made = (together, session.origins) if together else None

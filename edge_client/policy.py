@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from math import inf
 
 from outrider.protocol.errors import SettingError
 from outrider.protocol.link import LinkEstimator
 
 MAX_DRAFT = 64
 """Longest draft length accepted: beyond it no pair of models gains anything."""
+
+
+FRAME_BYTES = 9
+"""Of a frame that continues an epoch, its guesses left aside: WebSocket 6, its own fields 3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +29,8 @@ class Observed:
     share of ``judged`` recent guesses that were right. ``behind`` ids have to
     be evaluated before the drafter can guess, at ``prefill_rate`` ids a second. Answer number
     ``answer`` has ``emitted`` tokens at ``now`` and at most ``left`` to come; ``ahead`` guesses
-    after them stand so far.
+    after them stand so far. At most ``cap`` bytes of frames may leave a second; a guess takes
+    ``guess_bytes``, and every frame ``FRAME_BYTES`` besides.
     """
 
     session: int
@@ -40,6 +46,8 @@ class Observed:
     left: int
     emitted: int
     ahead: int = 0
+    cap: float = inf
+    guess_bytes: float = 2.5
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,9 @@ from outrider.protocol.admission import check_open, check_text
 from outrider.protocol.codec import Codec
 from outrider.protocol.errors import RemoteProtocolError, SessionError
 from outrider.protocol.fingerprint import SEGMENT
+from outrider.protocol.objective import granted
 from outrider.protocol.outbox import Assembler, Outbox
-from outrider.protocol.session import CloudSession, granted
+from outrider.protocol.session import CloudSession
 from outrider.protocol.table import SessionTable
 
 MAX_HANDLES = 1024  # sessions that one connection may name
@@ -47,10 +48,12 @@ TRANSITIONS = {
     (State.COMPARING, "bye"): State.CLOSED,
 }
 
+_OF_SESSIONS = (m.Cancel, m.Close, m.Weigh)
+
 ALLOWED: dict[State, tuple[type[m.Message], ...]] = {
     State.GREETING: (m.Hello, m.Goodbye),
-    State.READY: (m.Draft, m.Open, m.Attach, m.Cancel, m.Close, m.Goodbye),
-    State.COMPARING: (m.SegmentAsk, m.Goodbye, m.Draft, m.Open, m.Attach, m.Cancel, m.Close),
+    State.READY: (m.Draft, m.Open, m.Attach, *_OF_SESSIONS, m.Goodbye),
+    State.COMPARING: (m.SegmentAsk, m.Goodbye, m.Draft, m.Open, m.Attach, *_OF_SESSIONS),
 }
 """What a peer may send in each state; while comparing, what travelled with the hello is ignored."""
 
@@ -66,7 +69,7 @@ class CloudConnection:
         self._outbox = Outbox(self._codec)
         self._assembler = Assembler(self._codec)
         self._handles: dict[int, CloudSession] = {}
-        self._same_template = False
+        self._same_template = self._shares = False
         self._asked = 0
         self._turn = 0
         self._ended = False
@@ -176,8 +179,10 @@ class CloudConnection:
                     self._attach(message, now)
             except SessionError as error:
                 self._refuse(message.handle, message.answer, error)
-        elif isinstance(message, m.Cancel | m.Close) and (session := self._served(message.handle)):
-            if isinstance(message, m.Cancel):
+        elif isinstance(message, _OF_SESSIONS) and (session := self._served(message.handle)):
+            if isinstance(message, m.Weigh):
+                session.weight = message.weight
+            elif isinstance(message, m.Cancel):
                 session.cancel(message.answer)
             else:
                 self.table.drop(session, now)
@@ -201,6 +206,7 @@ class CloudConnection:
         self._move("hello")
         self._deadline = self.heard_at + config.idle_seconds
         self._same_template = theirs.template == mine.template
+        self._shares = m.SHARES in hello.features
         alike = theirs.special == mine.special
         self._outbox.put(
             m.Welcome(
@@ -300,7 +306,7 @@ class CloudConnection:
         named = self._handles.get(request.handle)
         if named is not None and named is not session and named.link is self:
             named.detach(now)
-        session.bind(self, request.n, request.handle)
+        session.bind(self, request.n, request.handle, shares=self._shares)
         self._handles[request.handle] = session
 
     def _refuse(self, handle: int, answer: int, error: SessionError) -> None:

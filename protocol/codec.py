@@ -13,6 +13,7 @@ import zstandard
 from outrider.protocol import messages as m
 from outrider.protocol.decoding.row import SparseRow
 from outrider.protocol.errors import DecodeError, LocalProtocolError
+from outrider.protocol.pacing import cap_code, cap_rate
 from outrider.protocol.packing import (
     TIME_UNIT,
     Reader,
@@ -25,19 +26,17 @@ from outrider.protocol.packing import (
 )
 from outrider.protocol.row_code import put_rows, take_rows
 
-# Flags of a hot frame's first byte.
+# Flags of a hot frame's first byte: none is left over.
 VERDICT = 0x40
 HANDLE = 0x01
 START, MORE, TREE, ROWS, FULL = 0x02, 0x04, 0x08, 0x10, 0x20  # of a draft
-NODE, IDS, ACK, OFFER = 0x02, 0x04, 0x08, 0x10  # of a verdict
-_DRAFT_FLAGS = HANDLE | START | MORE | TREE | ROWS | FULL
-_VERDICT_FLAGS = VERDICT | HANDLE | NODE | IDS | ACK | OFFER
+NODE, IDS, ACK, OFFER, CAP = 0x02, 0x04, 0x08, 0x10, 0x20  # of a verdict
 
 COLD = 0x80
 COMPRESSED = 0x40
 COLD_TYPES: tuple[type[m.Message], ...] = (
     m.Hello, m.Welcome, m.Mismatch, m.SegmentAsk, m.Segment, m.Goodbye, m.Attach, m.Open,
-    m.Opened, m.Attached, m.Cancel, m.Close, m.Finished, m.Refused, m.Part, m.Logprobs,
+    m.Opened, m.Attached, m.Cancel, m.Close, m.Finished, m.Refused, m.Part, m.Logprobs, m.Weigh,
 )  # fmt: skip
 """Type codes are places in this list: append only."""
 
@@ -138,8 +137,6 @@ class Codec:
 
     def _decode_draft(self, data: bytes) -> m.Draft:
         flags = data[0]
-        if flags & ~_DRAFT_FLAGS:
-            raise DecodeError(f"draft frame with unknown flags {flags:#04x}")
         frame = Reader(data, 1)
         handle = _handle(frame, flags)
         epoch = frame.byte()
@@ -184,6 +181,7 @@ class Codec:
             | (IDS if verdict.ids else 0)
             | (ACK if verdict.ack else 0)
             | (OFFER if verdict.offered else 0)
+            | (CAP if verdict.cap is not None else 0)
         )
         if verdict.handle:
             out.varint(verdict.handle)
@@ -205,12 +203,12 @@ class Codec:
             out.varint(verdict.offered_after)
             out.varint(len(verdict.offered))
             out.ids(verdict.offered, self.bits)
+        if verdict.cap is not None:
+            out.byte(cap_code(verdict.cap))
         return bytes(out.data)
 
     def _decode_verdict(self, data: bytes) -> m.Verdict:
         flags = data[0]
-        if flags & ~_VERDICT_FLAGS:
-            raise DecodeError(f"verdict frame with unknown flags {flags:#04x}")
         frame = Reader(data, 1)
         handle = _handle(frame, flags)
         answer, at = frame.byte(), frame.u16()
@@ -231,6 +229,7 @@ class Codec:
                 load=frame.byte() / 255,
             )
         after, offered = self._offered(frame) if flags & OFFER else (0, ())
+        cap = cap_rate(frame.byte()) if flags & CAP else None
         frame.end()
         return m.Verdict(
             handle=handle,
@@ -242,6 +241,7 @@ class Codec:
             ack=ack,
             offered_after=after,
             offered=offered,
+            cap=cap,
         )
 
     def _offered(self, frame: Reader) -> tuple[int, tuple[int, ...]]:

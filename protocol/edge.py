@@ -27,9 +27,9 @@ from outrider.protocol.errors import HandshakeError, LocalProtocolError, RemoteP
 from outrider.protocol.events import AnswerEnded, AnswerRefused, Event, LinkFailed, LinkReady
 from outrider.protocol.fingerprint import (
     Vocabulary,
-    describe_difference,
     differing_specials,
     first_segment,
+    tokenizers_differ,
 )
 from outrider.protocol.fit import Misfit, can_render, check_request, missing_feature, too_large
 from outrider.protocol.link import LinkEstimator, PassCurve
@@ -82,16 +82,16 @@ class EdgeMachine:
         self.welcome: m.Welcome | None = None
         self.never_draft: frozenset[int] = frozenset()
         self.failure: HandshakeError | None = None
-        self.traffic = Traffic()
-        self.progress = 0
+        self.traffic, self.progress = Traffic(), 0
         self._entropy = entropy
         self._fingerprint = vocabulary.fingerprint()
         self._sessions: dict[int, EdgeSession] = {}
         self._last_answers: dict[int, int] = {}
         self._events: deque[Event] = deque()
         self._deadline: float | None = None
+        self._held: float | None = None
         self._greeted = 0.0
-        self._turn = self._asked = self._their_size = 0
+        self._turn = self._asked = self._theirs = 0
         self._reset_transport()
 
     # --- sessions ---------------------------------------------------------------------------
@@ -139,6 +139,12 @@ class EdgeMachine:
             self._outbox.put(m.Close(handle=session.handle), session.handle)
         if self._sessions.pop(session.handle, None):
             self._last_answers[session.handle] = session.answer
+
+    def weigh(self, session: EdgeSession, weight: float) -> None:
+        """How much its latency counts against other sessions of this edge, at a cloud that asks."""
+        known = self.welcome is not None and m.SHARES in self.welcome.features
+        if self.state is State.READY and session.bound and known:
+            self._outbox.put(m.Weigh(handle=session.handle, weight=weight), session.handle)
 
     # --- the driver's side ------------------------------------------------------------------
 
@@ -193,8 +199,7 @@ class EdgeMachine:
 
     def events(self) -> list[Event]:
         """What happened since the last call, in order."""
-        events = list(self._events)
-        self._events.clear()
+        events, self._events = list(self._events), deque()
         return events
 
     @property
@@ -208,26 +213,21 @@ class EdgeMachine:
         return bool(self._outbox) or self.wants_close
 
     def next_timeout(self) -> float | None:
-        """When :meth:`handle_timeout` wants to be called."""
-        return self._deadline
+        """When :meth:`handle_timeout` wants to be called, or a frame that waits may leave."""
+        return self._deadline if self._held is None else self._held
 
     def handle_timeout(self, now: float) -> None:
-        """Give up a cloud that does not answer the hello."""
+        """Give up a cloud that does not answer the hello. A frame that waited is now due."""
+        self._held = None
         if self._deadline is not None and now >= self._deadline:
-            self._fail(
-                HandshakeError(
-                    f"the cloud did not answer the hello within {GREETING_SECONDS:.0f} seconds. "
-                    "Is it an Outrider verifier?",
-                    code="timeout",
-                )
-            )
+            said = f"the cloud did not answer the hello within {GREETING_SECONDS:.0f} seconds. "
+            said += "Is it an Outrider verifier?"
+            self._fail(HandshakeError(said, code="timeout"))
 
     def connection_lost(self, now: float) -> None:  # noqa: ARG002 - machines share one signature
         """The transport is gone: nothing in flight counts, sessions wait for the next one."""
         self._move("lost")
-        self._deadline = None
-        for session in self.sessions:
-            session.unbind()
+        self._unbind()
 
     # --- messages ---------------------------------------------------------------------------
 
@@ -274,9 +274,8 @@ class EdgeMachine:
         for session in self.sessions:
             session.limit(welcome.limits)
         self.link.passes = PassCurve(welcome.pass_times)
-        self.never_draft = frozenset()
-        if welcome.specials is not None:
-            self.never_draft = differing_specials(self.vocabulary.specials, welcome.specials)
+        mine, theirs = self.vocabulary.specials, welcome.specials
+        self.never_draft = frozenset() if theirs is None else differing_specials(mine, theirs)
         self._events.append(LinkReady(welcome, self.never_draft))
         for session in self.sessions:
             if self._can_serve(session) and session.phase is Phase.OPENING and not session.bound:
@@ -297,7 +296,7 @@ class EdgeMachine:
         index = first_segment(self.vocabulary.segments(), mismatch.segments)
         if index is None:
             raise RemoteProtocolError("a mismatch without a difference")
-        self._asked, self._their_size = index, mismatch.size
+        self._asked, self._theirs = index, mismatch.size
         if index < len(mismatch.segments):
             self._outbox.put(m.SegmentAsk(index=index))
         else:
@@ -306,17 +305,7 @@ class EdgeMachine:
     def _compared(self, segment: m.Segment) -> None:
         if segment.index != self._asked:
             raise RemoteProtocolError(f"segment {segment.index}; {self._asked} was asked for")
-        difference = describe_difference(
-            segment.index, self.vocabulary.segment(segment.index), segment.entries
-        )
-        self._fail(
-            HandshakeError(
-                f"the draft model and the target have different tokenizers ({self.vocabulary.size} "
-                f"tokens here, {self._their_size} there; first differences: {difference}). Use a "
-                "draft model made for it: its tokenizer is needed even when nothing is drafted.",
-                code="tokenizer",
-            )
-        )
+        self._fail(tokenizers_differ(self._asked, self.vocabulary, segment.entries, self._theirs))
 
     def _refused(self, session: EdgeSession, refused: m.Refused) -> None:
         """The edge's copy wins where the cloud lost or changed the text; else the answer ends."""
@@ -364,8 +353,12 @@ class EdgeMachine:
             if frame is not None:
                 self._turn = (self._turn + i + 1) % len(sessions)
                 data = self._codec.encode(frame)
-                session.bytes_up += self.traffic.sent(data)
+                size = self.traffic.sent(data)
+                session.bytes_up += size
+                session.pacer.sent(size, now)
                 return data
+        holding = (s.pacer.held for s in sessions if s.pacer.held is not None)
+        self._held = min(holding, default=None)
         return None
 
     def _end(self, session: EdgeSession, reason: str, finished: m.Finished | None) -> None:
@@ -383,10 +376,13 @@ class EdgeMachine:
             self._outbox.put(goodbye)
         self.failure = error
         self._move("bye")
-        self._deadline = None
+        self._unbind()
+        self._events.append(LinkFailed(error))
+
+    def _unbind(self) -> None:
+        self._deadline = self._held = None
         for session in self.sessions:
             session.unbind()
-        self._events.append(LinkFailed(error))
 
     def _reset_transport(self) -> None:
         self._codec = Codec(self.vocabulary.size, MAX_MESSAGE)

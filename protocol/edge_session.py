@@ -35,6 +35,7 @@ from outrider.protocol.messages import (
 )
 from outrider.protocol.offers import Offers
 from outrider.protocol.origins import Origins
+from outrider.protocol.pacing import Pacer
 from outrider.protocol.packing import PrefixDigest
 from outrider.protocol.request import Request
 from outrider.protocol.sent import SentFrames
@@ -70,32 +71,25 @@ class EdgeSession:
     """
 
     def __init__(self, handle: int, key: bytes, secret: bytes) -> None:
-        self.handle = handle
-        self.key = key
-        self.secret = secret
-        self.n = 0
-        self.bound = False
-        self.answer = 0
-        self.phase = Phase.IDLE
+        self.handle, self.key, self.secret = handle, key, secret
+        self.n, self.bound = 0, False
+        self.answer, self.phase = 0, Phase.IDLE
         self.request: Request | None = None
         self.ids: list[int] = []
-        self.prompt_len = 0
-        self.base = 0
+        self.prompt_len = self.base = 0
         self.digests = PrefixDigest(self.ids)
         self.window = EdgeWindow(self.ids)
         self.offers, self.origins, self.scores = Offers(self.ids), Origins(), False
-        self.restores_left = MAX_RESTORES
-        self._since_restore = 0
-        self.max_frame_nodes = LEAST_FRAME_NODES
-        self.max_in_flight = LEAST_IN_FLIGHT
+        self.restores_left, self._since_restore = MAX_RESTORES, 0
+        self.max_frame_nodes, self.max_in_flight = LEAST_FRAME_NODES, LEAST_IN_FLIGHT
         self.frames_sent = self.nodes_sent = self.nodes_accepted = self.cached = 0
         self.bytes_up = self.bytes_down = 0
-        self.right = self.judged = 0.0
-        self.objective = "balanced"
+        self.right, self.judged, self.objective = 0.0, 0.0, "balanced"
         self.logprobs: EdgeLogprobs | None = None
         self._closing = self._calling = self._full = False
         self._rides = self._closed = False
         self._sent = SentFrames()
+        self.pacer = Pacer()
 
     # --- the engine's side ------------------------------------------------------------------
 
@@ -216,6 +210,7 @@ class EdgeSession:
         """The connection is gone: nothing in flight counts."""
         self.bound = self._rides = self._closing = self._calling = self._closed = False
         self._sent.clear()
+        self.pacer.lift()
         self.offers.clear()
         self.window.void()
         if self.logprobs is not None:
@@ -254,6 +249,7 @@ class EdgeSession:
 
     def next_frame(self, now: float) -> Draft | None:
         """The guesses that have not left, or the closing frame; None if there is nothing to say."""
+        self.pacer.held = None
         if not self.may_guess or not self.bound:
             return None
         window = self.window
@@ -262,6 +258,8 @@ class EdgeSession:
         tokens, deltas, rows = window.unsent(room)
         if not tokens and (unsent or not (self._closing or self._calling)):
             return None
+        if tokens and not self.pacer.free(now):
+            return None  # what is guessed until then goes with it
         start = None
         if not window.announced:
             base = window.current.base
@@ -338,6 +336,8 @@ class EdgeSession:
             # An answer's first pass reads the prompt: its time says nothing of others.
             self._sent.acknowledged(verdict.ack, now, link, usual=self.emitted > 0)
         yield self._commit((*own, *verdict.ids), len(own), verdict.ack)
+        if verdict.cap is not None:
+            self.pacer.limit(verdict.cap)
         if verdict.offered:
             self.offers.learn(verdict.offered_after, verdict.offered)
 

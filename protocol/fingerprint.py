@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from outrider.protocol.errors import HandshakeError
+
 SEGMENT = 1024
 """Entries hashed together: 152k ids make 149 segment hashes, about 1.2 KB, once, on mismatch."""
 
@@ -92,6 +94,19 @@ def describe_difference(index: int, mine: Sequence[bytes], theirs: Sequence[byte
         if len(found) == NAMED:
             break
     return "; ".join(found)
+
+
+def tokenizers_differ(
+    index: int, mine: Vocabulary, theirs: Sequence[bytes], size: int
+) -> HandshakeError:
+    """Segment ``index`` of a cloud's vocabulary of ``size`` ids is another than ours."""
+    difference = describe_difference(index, mine.segment(index), theirs)
+    return HandshakeError(
+        f"the draft model and the target have different tokenizers ({mine.size} tokens here, "
+        f"{size} there; first differences: {difference}). Use a draft model made for it: its "
+        "tokenizer is needed even when nothing is drafted.",
+        code="tokenizer",
+    )
 
 
 def differing_specials(mine: Mapping[int, bytes], theirs: Mapping[int, bytes]) -> frozenset[int]:

@@ -27,13 +27,15 @@ LOGPROBS = "logprobs"
 GRAMMAR = "grammar"
 TOOLS = "tools"
 OFFERS = "offers"
-FEATURES: tuple[str, ...] = (RATIO, COLLABORATE, TREES, LOGPROBS, GRAMMAR, TOOLS, OFFERS)
+SHARES = "shares"
+FEATURES = (RATIO, COLLABORATE, TREES, LOGPROBS, GRAMMAR, TOOLS, OFFERS, SHARES)
 """What this software can do beyond version 1: ``ratio``, draft frames with rows; ``collaborate``,
 text of a combination of the target and the edge's model; ``trees``, more than one branch of an
 epoch is judged (elsewhere the first-sent one is, which is exact too); ``logprobs``, the target's
 log-probabilities of committed tokens; ``grammar``, text held to a form; ``tools``, chats that the
 cloud renders may offer tools; ``offers``, the cloud proposes tokens of a text of several models,
-and the edge scores them."""
+and the edge scores them; ``shares``, verdicts may cap what an edge sends, and sessions of one key
+may be weighed against each other."""
 
 HASH_BYTES = 4
 SESSION_BYTES = 8
@@ -118,7 +120,8 @@ class Verdict(Message, frozen=True, kw_only=True):
     First those on the path to ``node`` of ``epoch`` (the edge's own guesses, from ``at`` on), if
     ``node`` is not None, then ``ids`` in full: recovered, bonus, or advanced by the cloud alone.
     ``offered`` is what the cloud proposes behind them and behind ``offered_after`` earlier
-    proposals that stand there already.
+    proposals that stand there already. ``cap``: from now on at most so many bytes of draft frames a
+    second, infinity for no cap; None: as before.
     """
 
     handle: int = 0
@@ -130,6 +133,7 @@ class Verdict(Message, frozen=True, kw_only=True):
     ack: Ack | None = None
     offered_after: int = 0
     offered: tuple[int, ...] = ()
+    cap: float | None = None
 
 
 # --- cold: the handshake --------------------------------------------------------------------
@@ -356,3 +360,13 @@ class Part(Message, frozen=True, kw_only=True):
 
     last: bool
     data: bytes
+
+
+class Weigh(Message, frozen=True, kw_only=True):
+    """Edge to cloud: how much the session's latency counts against others of the same key.
+
+    Weights are relative to their mean over the key's sessions, so nobody gains over other keys.
+    """
+
+    handle: Handle
+    weight: Annotated[float, msgspec.Meta(gt=0.0, le=1e3)]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from outrider.protocol.errors import SessionError
 from outrider.protocol.messages import LEAST_IN_FLIGHT, Limits
-from outrider.protocol.session import Objective, granted
+from outrider.protocol.objective import Objective, granted
 
 FLIGHT = 4
 """Frames of the longest draft that a key with a cap on it may have in flight."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Literal
+from math import inf
 
 import msgspec
 
@@ -27,12 +27,9 @@ from outrider.protocol.messages import (
     Opened,
     Verdict,
 )
+from outrider.protocol.objective import Objective
 from outrider.protocol.offers import MAX_OFFERED, Offers
 from outrider.protocol.packing import PrefixDigest
-
-Objective = Literal["latency", "balanced", "cost"]
-OBJECTIVES: tuple[Objective, ...] = ("cost", "balanced", "latency")
-"""What may be optimised, cheapest for the operator first. Of two, the cheaper is granted."""
 
 TOLD_LOG = 64
 """Verdicts remembered until the edge answers them."""
@@ -67,8 +64,10 @@ class CloudSession:
     ``passes`` counts those that decided something for the answer. ``admitted``: it is the answer's
     turn; ``uncharged``: ids read or answered that its key's account does not know of yet.
     ``logprobs`` are those of the answer's tokens, if it asked for them. ``load`` is what verdicts
-    tell of it: how likely right a guess must be to be taken. ``ratio``: guesses come with rows;
-    ``collaborates``: nothing is chosen without the edge's model, with which the target is combined.
+    tell of it: how likely right a guess must be to be taken; ``cap``: the bytes of draft frames a
+    second that they allow, told to an edge that knows of ``shares``. ``weight``: how much its
+    latency counts against others of its owner. ``ratio``: guesses come with rows; ``collaborates``:
+    nothing is chosen without the edge's model, with which the target is combined.
     """
 
     def __init__(self, key: bytes, secret: bytes, owner: str) -> None:
@@ -109,7 +108,8 @@ class CloudSession:
         self.uncharged = 0
         self.opened_at = 0.0
         self.logprobs: CloudLogprobs | None = None
-        self.load = 0.0
+        self.load, self.cap, self.weight = 0.0, inf, 1.0
+        self._cap_told: float | None = None  # None: the edge does not know of caps
 
     # --- the edge's messages ----------------------------------------------------------------
 
@@ -117,7 +117,7 @@ class CloudSession:
         """Whether this connection may serve the session: the highest attach number does."""
         return n > self.n or (n == self.n and link is self.link)
 
-    def bind(self, link: object, n: int, handle: int) -> None:
+    def bind(self, link: object, n: int, handle: int, *, shares: bool = False) -> None:
         """This connection serves the session from now on; frames of older ones mean nothing.
 
         Frames are counted from here on, at both ends: those of a refused open never were here.
@@ -128,6 +128,7 @@ class CloudSession:
         self.told_log.clear()  # an outage is no measure of how fast the edge replies
         self.farewell_told = self.riding = self.scores = False
         self.offers.clear()
+        self._cap_told = inf if shares else None
 
     def open(self, request: Open, ids: Sequence[int], known: int, objective: Objective) -> Opened:
         """Begin or, for the same answer again, go on. ``ids`` follow the first ``base`` committed.
@@ -369,7 +370,15 @@ class CloudSession:
             ack=self._ack(now, load),
             offered_after=after,
             offered=offered,
+            cap=self._cap_news(),
         )
+
+    def _cap_news(self) -> float | None:
+        """The cap, where the edge has been told another one."""
+        if self._cap_told is None or self._cap_told == self.cap:
+            return None
+        self._cap_told = self.cap
+        return self.cap
 
     def _ack(self, now: float, load: float) -> Ack | None:
         """Times of the last frame received, once for each."""
@@ -383,18 +392,3 @@ class CloudSession:
             target=self.target_time,
             load=load,
         )
-
-
-def granted(asked: str | None, allowed: str) -> Objective:
-    """The cheaper of what the edge asks (None: ``balanced``) and what the operator allows.
-
-    Raises:
-        SessionError: no such objective.
-    """
-    names = ["balanced" if asked is None else asked, allowed]
-    for name in names:
-        if name not in OBJECTIVES:
-            raise SessionError(
-                f"objective {name!r}; it must be one of {', '.join(OBJECTIVES)}", code="objective"
-            )
-    return min((o for o in OBJECTIVES if o in names), key=OBJECTIVES.index)

@@ -260,6 +260,7 @@ class SimEdge:
     def _pump_later(self) -> None:
         self._pumping = False
         self._pump()
+        self._alarm.set(self.machine.next_timeout())
 
     def _timeout(self) -> None:
         self.machine.handle_timeout(self._agenda.now)

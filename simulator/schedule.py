@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 
@@ -31,7 +32,7 @@ FOR_EVER = EngineSettings(patience=1e9, patience_floor=1e9, patience_cap=1e9, lo
 
 def patient(seed: int) -> WorldSettings:
     """The same world, but nothing moves an answer on while its edge says that it rides."""
-    world = nasty(seed)
+    world = capped(seed)
     edges = tuple(
         replace(
             edge,
@@ -42,6 +43,12 @@ def patient(seed: int) -> WorldSettings:
         for edge in world.edges
     )
     return replace(world, edges=edges, engine=FOR_EVER)
+
+
+def capped(seed: int) -> WorldSettings:
+    """The same world, but its cloud says how many bytes of guesses may come, now and then."""
+    world = nasty(seed)
+    return replace(world, troubles=(*world.troubles, *_caps(random.Random(f"caps {seed}"))))
 
 
 def nasty(seed: int) -> WorldSettings:
@@ -134,6 +141,15 @@ def _turn(rng: random.Random, size: int) -> Turn:
         cancel_after=rng.choice((None, None, None, None, None, 1, 3, 10)),
         cancel_in=rng.choice((None,) * 7 + (0.0, rng.random())),
         afresh=rng.random() < 0.15,
+    )
+
+
+def _caps(rng: random.Random) -> tuple[Trouble, ...]:
+    """A cloud that says now and then how many bytes of guesses may come."""
+    rates = (16.0, 40.0, 200.0, 2000.0, math.inf)
+    return tuple(
+        Trouble(at=rng.random() * rng.choice((0.3, 4.0)), kind="cap", cap=rng.choice(rates))
+        for _ in range(rng.choice((1, 2, 5)))
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 from typing import Literal
 
 from outrider.cloud_server.planner import EngineSettings
@@ -109,7 +110,7 @@ class Turn:
     afresh: bool = False
 
 
-Kind = Literal["cut", "stall", "cloud_first", "replace", "restart"]
+Kind = Literal["cut", "stall", "cloud_first", "replace", "restart", "cap"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +121,8 @@ class Trouble:
     everything until timeouts notice. ``cloud_first``: only the cloud sees it end, the edge later.
     ``replace``: the edge gives up a sound connection and opens another; what is under way on the
     old one arrives ``late`` seconds later. ``restart``: the verifier forgets everything.
-    ``notice`` is when the slower end finds out, counted from ``at``.
+    ``notice`` is when the slower end finds out, counted from ``at``. ``cap``: from now on edges may
+    send so many bytes of guesses a second.
     """
 
     at: float
@@ -128,6 +130,7 @@ class Trouble:
     edge: int = 0
     notice: float = 0.5
     late: float = 0.0
+    cap: float = inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

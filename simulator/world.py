@@ -53,6 +53,10 @@ class World:
         if trouble.kind == "restart":
             self.cloud.restart(trouble.notice)
             return
+        if trouble.kind == "cap":
+            for session in self.cloud.table.sessions.values():
+                session.cap = trouble.cap
+            return
         edge = self.edges[trouble.edge]
         wire = edge.wire
         if wire is None:

@@ -20,7 +20,7 @@ from outrider.cloud_server.served import Served
 from outrider.protocol.cloud import CloudConnection
 from outrider.protocol.errors import LinkError
 from outrider.protocol.messages import LEAST_MESSAGE, Limits
-from outrider.protocol.session import Objective
+from outrider.protocol.objective import Objective
 from outrider.protocol.table import CloudConfig, SessionTable
 from outrider.runtime.net.keys import KeyFile
 from outrider.runtime.net.link import Link

@@ -154,7 +154,7 @@ class StepScheduler:
         """Late sessions and keys under their share weigh more; the mean is about 1."""
         owners = [ask.owner for ask in asks]
         factors = self.shares.factors(owners)
-        weight = weight * lateness**LATENESS
+        weight = _shares(weight, owners) * lateness**LATENESS
         if len(factors) > 1:
             weight *= [factors[owner] for owner in owners]
         else:
@@ -195,6 +195,15 @@ class StepScheduler:
             },
             now,
         )
+
+
+def _shares(weight: Floats, owners: Sequence[str]) -> Floats:
+    """Each session's weight over the mean of its owner's: it moves nothing between owners."""
+    if (weight == 1.0).all():
+        return weight
+    _, owner = np.unique(owners, return_inverse=True)
+    mean = np.bincount(owner, weight) / np.bincount(owner)
+    return np.asarray(weight / mean[owner])
 
 
 def _lateness(asks: Sequence[Ask]) -> Floats:

@@ -195,6 +195,8 @@ class Courier:
         while link.clear and not self._sending.locked():
             message = self.machine.next_message(_now())
             if message is None:
+                if self.machine.next_timeout() is not None:
+                    self._wake.set()  # a frame waits for its turn: the writer minds the time
                 return
             link.post(message)
         self._wake.set()

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from outrider.protocol.errors import SettingError
+from outrider.protocol.objective import OBJECTIVES
 from outrider.protocol.quota import NO_QUOTA, Quota
-from outrider.protocol.session import OBJECTIVES
 from outrider.runtime.net.tls import warn_if_shared
 
 _log = logging.getLogger("outrider.net")

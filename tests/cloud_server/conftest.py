@@ -16,7 +16,8 @@ from outrider.cloud_server.targets.scripted import ScriptedTarget
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.errors import BackendError
 from outrider.protocol.messages import Draft, EpochStart, Open
-from outrider.protocol.session import CloudSession, Objective
+from outrider.protocol.objective import Objective
+from outrider.protocol.session import CloudSession
 from outrider.protocol.table import SessionTable
 from outrider.runtime.lm.drafter import Drafter, Guess
 from outrider.simulator.lm import DrafterLM

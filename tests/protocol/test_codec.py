@@ -29,6 +29,7 @@ from outrider.protocol.messages import (
     Segment,
     Verdict,
 )
+from outrider.protocol.pacing import cap_rate
 from outrider.protocol.packing import TIME_UNIT, Writer, long_time
 
 FILE = Path(__file__).parents[1] / "data" / "wire" / "messages.json"
@@ -114,6 +115,7 @@ def verdicts(draw: st.DrawFn) -> Verdict:
         node=node,
         ids=draw(ids),
         ack=draw(st.none() | acks),
+        cap=draw(st.none() | bytes8.map(cap_rate)),
     )
 
 
@@ -152,6 +154,7 @@ def cold(kind: type[messages.Message]) -> st.SearchStrategy[messages.Message]:
         "text_bytes": st.integers(-1, 2**40),
         "logprobs": st.none() | st.integers(0, 20),
         "objective": st.sampled_from(("latency", "cost")),
+        "weight": st.floats(1e-9, 1e3),
         "pass_times": st.lists(st.tuples(st.floats(1, 64), st.floats(0, 9))).map(tuple),
         "fingerprint": st.builds(fingerprint.Fingerprint, size=st.integers(0, 2**63 - 1)),
         "specials": st.none() | st.dictionaries(st.integers(0, 2**31), st.binary(), max_size=3),
@@ -310,7 +313,7 @@ def test_compressed_body_with_a_tail() -> None:
         (b"\x10\x00\x01\x04\x01\x01\x00", "needless"),
         (b"\x10\x00\x01\x00\x02\x01\x01", "in 1 levels"),
         (b"\x10\x00\x01\x00\x01\x03\xff\xff\xff", "bits left"),
-        (b"\x60\x00\x00\x00", "unknown flags"),
+        (b"\x60\x00\x00\x00", "1 bytes early"),
         (b"\x08\x00\x00", "without nodes"),
         (b"\x01\x00\x00\x00", "handle 0"),
         (b"\x44\x00\x00\x00\x00", "has none"),

@@ -26,6 +26,7 @@ from outrider.protocol.messages import (
     Segment,
     SegmentAsk,
     Verdict,
+    Weigh,
     Welcome,
 )
 from outrider.simulator.pair import LIMITS, ConnectionPair, letters
@@ -54,14 +55,16 @@ MESSAGES: dict[type[Message], Message] = {
     ),
     Refused: Refused(handle=0, answer=1, code="x", message=""),
     Logprobs: Logprobs(handle=0, answer=1, at=0, top=0, data=bytes(4)),
+    Weigh: Weigh(handle=0, weight=2.0),
     Part: Part(last=False, data=b"x"),
 }
 
 GREETING, READY, COMPARING, CLOSED = cloud_module.State
+OF_SESSIONS = (Cancel, Close, Weigh)
 CLOUD: dict[cloud_module.State, dict[type[Message], cloud_module.State]] = {
     GREETING: {Hello: READY, Part: GREETING},
-    READY: dict.fromkeys((Draft, Open, Attach, Cancel, Close, Part), READY),
-    COMPARING: dict.fromkeys((SegmentAsk, Draft, Open, Attach, Cancel, Close, Part), COMPARING),
+    READY: dict.fromkeys((Draft, Open, Attach, *OF_SESSIONS, Part), READY),
+    COMPARING: dict.fromkeys((SegmentAsk, Draft, Open, Attach, *OF_SESSIONS, Part), COMPARING),
     CLOSED: {},
 }
 """Where a message leads that the cloud expects; all others close the connection."""

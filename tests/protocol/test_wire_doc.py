@@ -47,7 +47,7 @@ def test_nested_fields_are_listed() -> None:
     ("title", "names"),
     [
         ("Draft", ("START", "MORE", "TREE", "ROWS", "FULL")),
-        ("Verdict", ("NODE", "IDS", "ACK", "OFFER")),
+        ("Verdict", ("NODE", "IDS", "ACK", "OFFER", "CAP")),
     ],
 )
 def test_flags(title: str, names: tuple[str, ...]) -> None:

@@ -11,7 +11,7 @@ from collections import Counter
 
 import pytest
 
-from outrider.simulator.schedule import nasty, patient
+from outrider.simulator.schedule import capped, nasty, patient
 from outrider.simulator.verdict import judge_world
 from outrider.simulator.world import World
 
@@ -41,6 +41,26 @@ def test_schedules_that_found_something() -> None:
 @pytest.mark.parametrize("start", range(1000, 11_000, 500))
 def test_many_schedules(start: int) -> None:
     assert failures(range(start, start + 500)) == {}
+
+
+@pytest.mark.parametrize("start", range(0, 200, CHUNK))
+def test_schedules_under_caps(start: int) -> None:
+    seeds = range(start, start + CHUNK)
+    assert {seed: wrong for seed in seeds if (wrong := judge_world(capped(seed)))} == {}
+
+
+def test_caps_make_frames_wait() -> None:
+    """Of the same worlds with and without caps: fewer frames in most of those where it matters."""
+    fewer = more = 0
+    for seed in range(60):
+        frames = []
+        for settings in (nasty(seed), capped(seed)):
+            world = World(settings)
+            assert world.run()
+            frames.append(sum(edge.machine.traffic.up["frames"] for edge in world.edges))
+        fewer += frames[1] < frames[0]
+        more += frames[1] > frames[0]
+    assert fewer > 3 * more
 
 
 @pytest.mark.parametrize("start", range(0, 200, CHUNK))

@@ -77,9 +77,9 @@ class PlainScheduler:
         return [
             min(
                 MOST_WEIGHT,
-                max(LEAST_WEIGHT, ask.request.weight * late**LATENESS * factors[ask.owner]),
+                max(LEAST_WEIGHT, share * late**LATENESS * factors[ask.owner]),
             )
-            for ask, late in zip(asks, lateness, strict=True)
+            for ask, late, share in zip(asks, lateness, _shares(asks), strict=True)
         ]
 
     def _ahead(self, ask: Ask, late: float) -> bool:
@@ -102,6 +102,14 @@ class PlainScheduler:
 
     def _toward(self, load: float) -> None:
         self.load += LOAD_GAIN * (min(1.0, load) - self.load)
+
+
+def _shares(asks: Sequence[Ask]) -> list[float]:
+    """Each session's weight over the mean of its owner's."""
+    given: dict[str, list[float]] = {}
+    for ask in asks:
+        given.setdefault(ask.owner, []).append(ask.request.weight)
+    return [a.request.weight * len(given[a.owner]) / sum(given[a.owner]) for a in asks]
 
 
 def _lateness(asks: Sequence[Ask]) -> list[float]:

@@ -36,7 +36,7 @@ POLICIES, STEPS = beside("plain_policies"), beside("plain_steps")
 
 def drawn(rng: random.Random, count: int, ranks: list[Rank]) -> list[Ask]:
     """Sessions of some keys: prompts, guesses that are likely and not, answers early and late."""
-    asks = []
+    asks, weights = [], rng.choice(((1.0,), (1.0,), (0.5, 1.0, 3.0)))
     for _ in range(count):
         rank, alpha = rng.choice(ranks), rng.uniform(0.02, 0.99)
         guesses = rng.randrange(1, 17) if rank is Rank.VERIFY else 0
@@ -46,6 +46,7 @@ def drawn(rng: random.Random, count: int, ranks: list[Rank]) -> list[Ask]:
             reach=tuple(alpha ** (i + 1) for i in range(guesses)),
             context=rng.choice((0, 100, rng.randrange(1, 4000))),
             since=rng.choice((0.0, rng.uniform(0, 9))),
+            weight=rng.choice(weights),
         )
         pace = rng.choice(((0.0, 0.0), (rng.uniform(0.01, 9), float(rng.randrange(1, 256)))))
         asks.append(Ask(request, rng.choice("abc"), pace, rng.choice((0.0, rng.uniform(0, 1)))))

@@ -211,3 +211,25 @@ def test_a_target_slower_than_the_cap_still_judges_guesses(
         choice = scheduler.choose([ask(0.9, 4) for _ in range(1 + others)], slow)
         assert set(choice) == set(range(1 + others))
         assert all(guesses == 4 for guesses in choice.values())
+
+
+def test_a_session_weighs_against_others_of_its_key_only() -> None:
+    scheduler, times = StepScheduler(), a100()
+
+    def asks(heavy: float, light: float) -> list[Ask]:
+        weights = [heavy] * 16 + [light] * 16
+        mine = [
+            Ask(Request(rank=Rank.VERIFY, reach=tuple(0.8**j for j in range(1, 9)), weight=w), "a")
+            for w in weights
+        ]
+        return mine + [ask(0.8, 8, owner="b") for _ in range(32)]
+
+    alike = scheduler.choose(asks(1.0, 1.0), times)
+    assert alike[0] == alike[16] == alike[40]
+    even = scheduler.loads[40]
+    apart = StepScheduler().choose(asks(2.0, 1.0), times)
+    assert apart[16] < apart[0]
+    # Whatever a key says of its sessions: all of its own alike is as if it had said nothing.
+    scheduler = StepScheduler()
+    assert scheduler.choose(asks(1000.0, 1000.0), times) == alike
+    assert scheduler.loads[40] == pytest.approx(even)

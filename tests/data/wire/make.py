@@ -79,6 +79,7 @@ MESSAGES: dict[str, m.Message] = {
     "verdict with proposals": m.Verdict(
         answer=1, at=300, ids=(42,), offered_after=1, offered=(9707, 11)
     ),
+    "verdict with a cap": m.Verdict(answer=1, at=300, ids=(42,), cap=512.0),
     "hello": m.Hello(version=1, agent="outrider-edge", fingerprint=PRINT, max_message=4 << 20),
     "welcome": m.Welcome(
         version=1,
@@ -200,6 +201,7 @@ MESSAGES: dict[str, m.Message] = {
         top=1,
         data=struct.pack("<fIffIf", -0.5, 42, -0.5, -2.25, 151_935, -0.125),
     ),
+    "weigh": m.Weigh(handle=7, weight=1.5),
     "part": m.Part(last=True, data=b"\x8a\x90"),
 }
 

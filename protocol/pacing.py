@@ -1,0 +1,61 @@
+"""How fast an edge may send guesses: a cap in bytes a second, sent in verdicts, obeyed here.
+
+The cap is an edge's share of a band that several share. A frame that has to wait is bound late as
+any other: guesses made meanwhile join it, those that were settled meanwhile never leave. So under a
+cap frames get fewer and longer by themselves; how far to guess at all is the policy's matter.
+"""
+
+from __future__ import annotations
+
+import math
+
+STEPS = 8
+"""Codes an octave: a cap is within 4.5% of what was meant."""
+
+LEAST_CAP = 16.0
+"""Bytes a second below which there is no cap: a frame of one guess would take seconds."""
+
+
+def cap_code(cap: float) -> int:
+    """A rate in bytes a second as one byte on a log scale from ``LEAST_CAP`` on; 0: no cap."""
+    if math.isinf(cap):
+        return 0
+    return min(255, 1 + max(0, round(STEPS * math.log2(max(cap, LEAST_CAP) / LEAST_CAP))))
+
+
+def cap_rate(code: int) -> float:
+    """The bytes a second that a byte of :func:`cap_code` stands for."""
+    return math.inf if code == 0 else LEAST_CAP * 2 ** ((code - 1) / STEPS)
+
+
+class Pacer:
+    """Says when the next frame may leave. ``cap``: bytes a second, infinite where there is none.
+
+    After each frame the next one waits until the cap would have carried the first: in any time t at
+    most ``cap * t`` bytes and one frame leave. ``held``: until when one waits (seconds), if one
+    does.
+    """
+
+    def __init__(self) -> None:
+        self.cap = math.inf
+        self.held: float | None = None
+        self._free_at = -math.inf
+
+    def free(self, now: float) -> bool:
+        """Whether a frame may leave now; if not, it is :attr:`held`."""
+        self.held = self._free_at if now < self._free_at else None
+        return self.held is None
+
+    def sent(self, size: int, now: float) -> None:
+        """A frame of ``size`` bytes left, framing included."""
+        self._free_at = max(self._free_at, now) + size / self.cap
+
+    def limit(self, cap: float) -> None:
+        """From now on another cap. What waits under the old one waits no longer than that."""
+        if cap > self.cap:
+            self._free_at = -math.inf
+        self.cap = cap
+
+    def lift(self) -> None:
+        """Another connection: nothing is known of a cap there."""
+        self.cap, self.held, self._free_at = math.inf, None, -math.inf
