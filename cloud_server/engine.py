@@ -23,7 +23,8 @@ from outrider.cloud_server.together import Leads, combined, part_of
 from outrider.protocol.decoding.processors import F32
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.errors import BackendError
-from outrider.protocol.session import CloudSession, judge
+from outrider.protocol.guesses import judge
+from outrider.protocol.session import CloudSession
 from outrider.protocol.table import SessionTable
 from outrider.runtime.lm.drafter import Guess
 from outrider.runtime.text.ending import Ending
@@ -43,8 +44,7 @@ class Item(msgspec.Struct, frozen=True):
     ready_at: float
 
 
-@dataclass(slots=True)
-class _Ready:
+class _Ready(msgspec.Struct):
     """What a session could do in the next pass. ``held``: it would rather wait."""
 
     session: CloudSession
@@ -114,6 +114,7 @@ class CloudEngine:
         table.cached, table.ended = self.cached, self.ended
         self._endings: dict[bytes, tuple[int, Ending]] = {}
         self._leads = Leads(info.usable)
+        self._dropped = 0
         self._unmeasured: tuple[Forward, float] | None = None
 
     # --- work -------------------------------------------------------------------------------
@@ -140,8 +141,8 @@ class CloudEngine:
         for session, slot in slots:
             if slot is None:
                 continue  # more answers under way than slots: it waits for one to end
-            cached = self._slots.cached(slot, session.ids)
-            if (lead := self._leads.of(session)) is not None:
+            cached = self._slots.cached(slot, session)
+            if session.collaborates and (lead := self._leads.of(session)) is not None:
                 part = part_of(session, lead, now, self.planner.pass_time.of(1), self.info.n_ctx)
                 if part is not None:
                     ready = _Ready(session, slot, cached, part, held=part.ahead)
@@ -229,15 +230,15 @@ class CloudEngine:
 
     def _tidy(self) -> None:
         """Forget what belonged to sessions that are gone."""
-        alive = self.table.sessions.keys()
-        if self._prompted.keys() - alive:
-            self._prompted = {k: v for k, v in self._prompted.items() if k in alive}
-        if self._endings.keys() - alive:
-            self._endings = {k: v for k, v in self._endings.items() if k in alive}
-            self.planner.forget(set(alive))
-            if self.grammars is not None:
-                self.grammars.forget(alive)
-            self._leads.forget(set(alive))
+        if self._dropped == self.table.dropped:
+            return
+        self._dropped, alive = self.table.dropped, self.table.sessions.keys()
+        self._prompted = {k: v for k, v in self._prompted.items() if k in alive}
+        self._endings = {k: v for k, v in self._endings.items() if k in alive}
+        self.planner.forget(set(alive))
+        if self.grammars is not None:
+            self.grammars.forget(alive)
+        self._leads.forget(set(alive))
 
     def _expiry(self) -> list[float]:
         """When the session that has been detached longest is to be forgotten."""
@@ -248,35 +249,37 @@ class CloudEngine:
 
     def _row(self, ready: _Ready, now: float) -> tuple[Row, Item]:
         session, slot, part = ready.session, ready.slot, ready.part
+        request, prompt = session.request, session.prompt_len
+        ids = session.ids[: part.end]
+        ids.extend(part.chain)
         row = Row(
             slot=slot.index,
-            cut=self._cut(ready),
-            ids=session.ids[: part.end] + list(part.chain),
+            cut=self._cut(ready, ids),
+            ids=ids,
             want=part.want,
-            sampling=session.request.sampling if session.request else Sampling(),
-            prompt_len=min(session.prompt_len, part.end),  # a chunk may end inside the prompt
-            source=self._slots.source(slot, session.ids),
+            sampling=request.sampling if request else Sampling(),
+            prompt_len=min(prompt, part.end),  # a chunk may end inside the prompt
+            source=self._slots.source(slot, session.ids) if slot.source else None,
             rows=part.rows,
             parents=part.parents,
-            logprobs=session.request.logprobs if session.request else None,
+            logprobs=request.logprobs if request else None,
             constraint=self.grammars.of(session) if self.grammars else None,
             scored=part.scored,
         )
         if self._prompted.get(session.key) != session.begun:
             self._prompted[session.key] = session.begun
-            self.stats.prompt_tokens += session.prompt_len
-            self.stats.cached_prompt_tokens += min(row.cut, session.prompt_len)
-        theirs = len(part.chain) - part.own
-        since = session.frame_at if theirs and session.frame_at is not None else now
+            self.stats.prompt_tokens += prompt
+            self.stats.cached_prompt_tokens += min(row.cut, prompt)
+        since = session.frame_at if len(part.chain) > part.own else None
+        since = now if since is None else since
         return row, Item(session, slot, session.begun, len(session.ids), part, since)
 
-    def _cut(self, ready: _Ready) -> int:
-        """Of how many ids the cache serves: the last one is evaluated in any case."""
-        part, chain = ready.part, list(ready.part.chain)
+    def _cut(self, ready: _Ready, ids: list[int]) -> int:
+        """Of how many of the row's ids the cache serves: the last is evaluated in any case."""
+        part = ready.part
         if part.ahead:  # what the slot was fed may reach into the chain
-            text = ready.session.ids + chain
-            return min(self._slots.cached(ready.slot, text), len(text) - 1)
-        return min(ready.cached, part.end - max(part.want - len(chain), 1))
+            return min(self._slots.shared(ready.slot, ids), len(ids) - 1)
+        return min(ready.cached, part.end - max(part.want - len(part.chain), 1))
 
     def done(self, work: Forward, result: list[Decided] | BackendError, now: float) -> None:
         """Take the pass back: commit what the target chose, unless the answer changed meanwhile."""
@@ -286,17 +289,18 @@ class CloudEngine:
             self._failed(work, result)
             return
         self._unmeasured = None if work.known else (work, now)
+        known, started, took = bool(work.known), work.started, now - work.started
         for item, row, decided in zip(work.items, work.rows, result, strict=True):
             session = item.session
-            if not work.known:
-                self._slots.fed(item.slot, row.kept(decided))
-                session.target_time = now - work.started
-            session.queue_time = max(0.0, work.started - item.ready_at)
+            if not known:
+                self._slots.fed(item.slot, row.kept(decided), (session, item.begun, item.part.end))
+                session.target_time = took
+            session.queue_time = max(0.0, started - item.ready_at)
             same = session.begun == item.begun and len(session.ids) == item.length
             if row.constraint is not None and row.constraint.error and same:
                 self._spoilt(session, row.constraint.error)
             if row.want and session.running and same:
-                session.passes += not work.known
+                session.passes += not known
                 if decided.ids:
                     self._commit(session, item.part, decided, now)
                 if decided.behind is not None:
@@ -311,15 +315,15 @@ class CloudEngine:
 
     def _measure(self, work: Forward, now: float) -> None:
         """How long the pass took, and whose rows were in it."""
+        owners = [item.session.owner for item in work.items]
+        lengths = [len(row.ids) for row in work.rows]
         used: dict[str, tuple[int, int, int]] = {}
-        tokens, longest = 0, 0
-        for item, row in zip(work.items, work.rows, strict=True):
-            fed, length = len(row.ids) - row.cut, len(row.ids)
-            tokens, longest = tokens + fed, max(longest, length)
-            rows, most, context = used.get(item.session.owner, (0, 0, 0))
-            used[item.session.owner] = (rows + 1, most + fed, context + length)
+        for owner, row, length in zip(owners, work.rows, lengths, strict=True):
+            rows, most, context = used.get(owner, (0, 0, 0))
+            used[owner] = (rows + 1, most + length - row.cut, context + length)
+        tokens = sum(most for _, most, _ in used.values())
         times = self.planner.pass_time
-        times.observe(len(work.rows), longest, tokens, now - work.started)
+        times.observe(len(work.rows), max(lengths), tokens, now - work.started)
         self.table.pass_times = times.curve()
         self.steps.done(used, times, now)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from outrider.protocol.session import CloudSession
 from outrider.runtime.lm.base import common_prefix
@@ -23,7 +24,8 @@ class Slot:
     """One sequence of the target's cache: ``ids`` were fed to it, last for ``session``.
 
     ``owner`` names the key that they came under. ``source``: another slot whose beginning can be
-    copied into this one before it is first fed for its session.
+    copied into this one before it is first fed for its session. ``fed``: of the answer with this
+    number, of this session, so many ids lead ``ids``: while it goes on its text only grows.
     """
 
     index: int
@@ -32,6 +34,7 @@ class Slot:
     used: float = 0.0
     owner: str = ""
     source: Slot | None = None
+    fed: tuple[CloudSession, int, int] | None = None
 
 
 class SlotTable:
@@ -69,22 +72,28 @@ class SlotTable:
         free = [s for s in self._slots if s.session is None or not s.session.active]
         if not free:
             return None
-        slot = min(free, key=lambda s: (bool(s.ids), s.used))
+        slot = min([s for s in free if not s.ids] or free, key=attrgetter("used"))
         alike, shared = self._alike(session)
         if alike is slot or (alike in free and len(alike.ids) - shared < WORTH):
             slot = alike
         else:
-            slot.ids, slot.source = [], alike  # what another key's text left is nobody's any more
+            self.fed(slot, [])  # what another key's text left is nobody's any more
+            slot.source = alike
         slot.owner = session.owner
         return slot
 
     def _alike(self, session: CloudSession) -> tuple[Slot | None, int]:
         """The slot of the same key that holds most of the beginning of the session's text."""
         best, most = None, WORTH - 1
-        least = session.ids[:WORTH]
+        least, owner = session.ids[:WORTH], session.owner
+        if len(least) < WORTH:
+            return best, most
         for slot in self._slots:
             # Most texts differ at once: one look each, as many slots are asked for every answer.
-            if slot.owner == session.owner and list(slot.ids[:WORTH]) == least:
+            ids = slot.ids
+            if len(ids) < WORTH or ids[WORTH - 1] != least[-1] or slot.owner != owner:
+                continue
+            if list(ids[:WORTH]) == least:
                 shared = common_prefix(slot.ids, session.ids)
                 if shared > most:
                     best, most = slot, shared
@@ -94,12 +103,22 @@ class SlotTable:
         """A pass failed: what the slot holds is unknown."""
         self.fed(self._slots[index], [])
 
-    def fed(self, slot: Slot, ids: Sequence[int]) -> None:
-        """The slot holds ``ids`` from now on."""
-        slot.ids, slot.source = ids, None
+    def fed(
+        self, slot: Slot, ids: Sequence[int], fed: tuple[CloudSession, int, int] | None = None
+    ) -> None:
+        """The slot holds ``ids`` from now on; see :class:`Slot` for ``fed``."""
+        slot.ids, slot.source, slot.fed = ids, None, fed
 
-    def cached(self, slot: Slot, ids: list[int]) -> int:
-        """How many leading ids of ``ids`` need not be evaluated again."""
+    def cached(self, slot: Slot, session: CloudSession) -> int:
+        """How many leading ids of the session's text need not be evaluated again."""
+        fed = slot.fed
+        if fed is None or fed[0] is not session or fed[1] != session.begun:
+            return self.shared(slot, session.ids)
+        known = fed[2]
+        return known + common_prefix(slot.ids[known:], session.ids[known:])
+
+    def shared(self, slot: Slot, ids: list[int]) -> int:
+        """How many leading ids of ``ids`` are in the slot, or can be copied into it."""
         here = common_prefix(slot.ids, ids)
         return here if slot.source is None else max(here, common_prefix(slot.source.ids, ids))
 
@@ -114,7 +133,7 @@ class SlotTable:
         """How many leading ids of a text that is to be evaluated are in the cache."""
         own = self._own(session)
         if own is not None:
-            return self.cached(own, session.ids)
+            return self.cached(own, session)
         alike, shared = self._alike(session)
         return 0 if alike is None else shared
 

@@ -54,7 +54,7 @@ def wait(
     ``arrivals[j]`` is when the (j+1)-th next guess is expected, in seconds from now. Those that
     come after ``longest`` are not waited for: setting out for them would be a wait for nothing.
     """
-    if not arrivals:
+    if not arrivals or arrivals[0] > longest:
         return 0.0
     gap = (arrivals[-1] - arrivals[0]) / max(1, len(arrivals) - 1)
     meanwhile = pass_time / gap if gap > 0 else float(len(arrivals))

@@ -12,6 +12,22 @@ ROOT = -1
 """The base itself, counted as the node before node 0."""
 
 
+def judge(guesses: Sequence[int], decided: Sequence[int]) -> list[int]:
+    """The tokens that a pass commits: the target's choices for as long as the guesses equal them.
+
+    ``decided[i]`` is the target's choice after ``guesses[:i]``. The last token is the recovered one
+    (the guess there was wrong) or the bonus (all were right). Exact for any guesses, because each
+    token kept *is* the target's choice after the tokens before it.
+    """
+    last = len(decided) - 1
+    if guesses[:last] == decided[:last]:  # one comparison for the usual case
+        return list(decided)
+    for i, token in enumerate(decided):
+        if i == len(guesses) or guesses[i] != token:
+            return list(decided[: i + 1])
+    return list(decided)
+
+
 @dataclass(slots=True)
 class Guesses:
     """The nodes of one epoch, as both ends keep them.

@@ -40,19 +40,6 @@ MAX_VERDICT_IDS = 1024
 """Ids in one verdict: a bound for the codec, far above what a pass commits."""
 
 
-def judge(guesses: Sequence[int], decided: Sequence[int]) -> list[int]:
-    """The tokens that a pass commits: the target's choices for as long as the guesses equal them.
-
-    ``decided[i]`` is the target's choice after ``guesses[:i]``. The last token is the recovered one
-    (the guess there was wrong) or the bonus (all were right). Exact for any guesses, because each
-    token kept *is* the target's choice after the tokens before it.
-    """
-    for i, token in enumerate(decided):
-        if i == len(guesses) or guesses[i] != token:
-            return list(decided[: i + 1])
-    return list(decided)
-
-
 class CloudSession:
     """State of one session. ``link`` identifies the connection that serves it; None: detached.
 

@@ -72,7 +72,7 @@ class CloudConfig:
 class SessionTable:
     """All sessions of one verifier, by key. The only owner of their lives.
 
-    While ``closing``, no answer begins.
+    While ``closing``, no answer begins. ``dropped`` counts sessions that were forgotten.
     ``pass_times`` are tokens and seconds of passes, told in welcomes.
     ``quotas`` are those of the keys that have any, by name; the queue says whose turn it is.
     ``refused`` counts answers by code; ``on_open`` and ``on_end`` are told of each that
@@ -85,6 +85,7 @@ class SessionTable:
     config: CloudConfig
     sessions: dict[bytes, CloudSession] = field(default_factory=dict)
     closing: bool = False
+    dropped: int = 0
     pass_times: tuple[tuple[float, float], ...] = ()
     quotas: Mapping[str, Quota] = field(default_factory=dict)
     meter: Meter = field(default_factory=Meter)
@@ -161,13 +162,15 @@ class SessionTable:
         """Forget a session."""
         self._charge(session, now)
         self.sessions.pop(session.key, None)
+        self.dropped += 1
         session.running, session.link = False, None
 
     def expire(self, now: float) -> None:
         """Forget sessions that nobody came back for in time; let in those whose turn it is."""
         limit = now - self.config.limits.detached_seconds
         for session in list(self.sessions.values()):
-            self._charge(session, now)
+            if session.uncharged:
+                self._charge(session, now)
             if session.link is None and session.idle_since < limit:
                 self.drop(session, now)
         for session in self.queue.settle(self.sessions, now):

@@ -15,9 +15,10 @@ from outrider.protocol.edge import EdgeMachine
 from outrider.protocol.edge_session import EdgeSession
 from outrider.protocol.events import Event
 from outrider.protocol.fingerprint import Vocabulary
+from outrider.protocol.guesses import judge
 from outrider.protocol.messages import Limits, Message, Open
 from outrider.protocol.request import Request
-from outrider.protocol.session import CloudSession, judge
+from outrider.protocol.session import CloudSession
 from outrider.protocol.table import CloudConfig, SessionTable
 
 LIMITS = Limits(

@@ -19,8 +19,9 @@ import typer
 from outrider.protocol import cloud as cloud_machine
 from outrider.protocol import edge as edge_machine
 from outrider.protocol.epochs import EdgeWindow
+from outrider.protocol.guesses import judge
 from outrider.protocol.messages import Verdict
-from outrider.protocol.session import CloudSession, judge
+from outrider.protocol.session import CloudSession
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(

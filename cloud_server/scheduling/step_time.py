@@ -48,6 +48,7 @@ class StepTime:
         self._weights: Floats = np.zeros(0)
         self.fixed, self.row, self.padded, self.each = 0.03, 0.0, 0.0, 0.0
         self.known = False
+        self._curve: tuple[tuple[float, float], ...] = ()
 
     def observe(self, rows: int, longest: int, tokens: int, seconds: float) -> None:
         """A step over ``tokens`` of ``rows`` rows, the longest with ``longest`` ids, took so."""
@@ -65,9 +66,14 @@ class StepTime:
         self._means[at] += seen
         self._fit()
         self.known = True
+        if key[2] <= LARGEST_TOLD:
+            self._curve = self._told()
 
     def curve(self) -> tuple[tuple[float, float], ...]:
         """Tokens and seconds of the sizes seen so far, at most that of a long draft."""
+        return self._curve
+
+    def _told(self) -> tuple[tuple[float, float], ...]:
         means, weights = self._means[:, 2:].tolist(), self._weights.tolist()
         sizes: dict[int, list[float]] = {}
         for (_, _, bits), at in self._kinds.items():

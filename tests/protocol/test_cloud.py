@@ -12,6 +12,7 @@ from outrider.protocol.events import (
     AnswerRefused,
     Committed,
 )
+from outrider.protocol.guesses import judge
 from outrider.protocol.messages import (
     Cancel,
     Draft,
@@ -21,7 +22,6 @@ from outrider.protocol.messages import (
 )
 from outrider.protocol.packing import prefix_digest
 from outrider.protocol.request import Request
-from outrider.protocol.session import judge
 from outrider.simulator.pair import LIMITS, ConnectionPair, config
 from outrider.simulator.steps import after, opened, refusals, right, right_of
 

@@ -22,8 +22,8 @@ from outrider.protocol.decoding.ratio import decide
 from outrider.protocol.decoding.rules import choose
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.decoding.sparse import Budget, draw, spread
+from outrider.protocol.guesses import judge
 from outrider.protocol.request import Request
-from outrider.protocol.session import judge
 from outrider.runtime.lm.base import follow
 from outrider.runtime.lm.drafter import Drafter
 from outrider.simulator.lm import DrafterLM, RememberedTarget
