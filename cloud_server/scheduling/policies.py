@@ -92,7 +92,7 @@ class _Table:
     @classmethod
     def of(cls, requests: Table) -> _Table:
         index = np.flatnonzero(~requests.prompts)
-        rows = requests.of_rows(index)
+        rows = requests.verified()
         width = int(rows.most.max(initial=0))
         return cls(
             index=index,
@@ -307,16 +307,16 @@ def _groups(table: _Table, times: StepTime) -> list[Mask]:
 
 def _beside(requests: Table, times: StepTime, caps: Caps) -> float:
     """Seconds that prompts will add to a step: the longer it takes, the more guesses pay."""
-    asked = int(requests.tokens @ requests.prompts)
+    asked = int(requests.tokens[requests.prompts].sum()) if requests.reads else 0
     share = PREFILL_SHARE * caps.seconds
     return min(times.each * asked, share) if isfinite(share) else times.each * asked
 
 
 def _prefill(choice: dict[int, int], requests: Table, times: StepTime, caps: Caps) -> None:
     """Add pieces of prompts, first come first, as far as tokens, memory and time go."""
-    waiting = np.flatnonzero(requests.prompts)
-    if not len(waiting):
+    if not requests.reads:
         return
+    waiting = np.flatnonzero(requests.prompts)
     rows = list(choice)
     used = int(requests.tokens[rows].sum()) + sum(choice.values())
     longest = int(requests.context[rows].max(initial=0))

@@ -89,10 +89,9 @@ class StepScheduler:
         lengths = self._trimmed(table.most)
         room = min(caps.tokens, caps.memory)
         # Prompts are no backlog: they take what is left, and fewer guesses would not help them.
-        reads = table.prompts
-        others = int(lengths @ ~reads)
-        tokens = int(table.tokens @ ~reads) + others
-        took = table.seconds(~reads, others, times)
+        others = table.verified()
+        guesses = int(lengths[~table.prompts].sum() if table.reads else lengths.sum())
+        tokens, took = int(others.tokens.sum()) + guesses, others.seconds(guesses, times)
         backlog = took > caps.seconds or tokens > room
         self.control.stepped(backlog=backlog)
         if backlog:
@@ -101,7 +100,7 @@ class StepScheduler:
         kept = table.rank != OPTIONAL
         kept = kept if busy and kept.any() else np.ones(len(table), np.bool_)
         if times.fixed < SCARCE * took:
-            even = kept & ~self._ahead(asks, reads, lateness)
+            even = kept & ~self._ahead(asks, table.prompts, lateness)
             kept = even if even.any() else kept
         index = np.flatnonzero(kept)
         asked = table.of_drafts(lengths).of_rows(index)
@@ -171,16 +170,19 @@ class StepScheduler:
 
     def _tell(self, requests: Table, choice: Choice, times: StepTime) -> None:
         """The load: a guess pays while its chance is above its time over that of a token."""
-        rows, counts = np.array(list(choice), np.int64), np.array(list(choice.values()), np.int64)
         drafts = np.zeros(len(requests), np.int64)
-        drafts[rows] = counts
-        chosen = np.zeros(len(requests), np.bool_)
-        chosen[rows] = True
-        self._step = requests.seconds(chosen, int(counts.sum()), times)
-        if requests.prompts.any():
-            chosen &= ~requests.prompts
-        if chosen.any():
-            each = requests.worth(chosen, drafts, times) or 1.0
+        inside = np.zeros(len(requests), np.bool_)
+        rows = list(choice)
+        drafts[rows] = list(choice.values())
+        inside[rows] = True
+        step = requests.of_rows(np.flatnonzero(inside))
+        self._step = step.seconds(sum(choice.values()), times)
+        if requests.reads:
+            inside &= ~requests.prompts
+            step = requests.of_rows(np.flatnonzero(inside))
+        if len(step):
+            rest = requests.of_rows(np.flatnonzero(~inside))
+            each = step.worth(drafts[inside], rest, times) or 1.0
             self._toward(times.each / max(1e-9, each))
 
     def _toward(self, load: float) -> None:

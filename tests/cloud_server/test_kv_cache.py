@@ -30,7 +30,7 @@ def test_the_next_turn_keeps_its_slot():
     fill(table, ann, 0.0)
     ann.ids.extend([1, 2, 3])
     slot = table.obtain(ann, 1.0)
-    assert (slot.index, table.cached(slot, ann.ids)) == (0, 50)
+    assert (slot.index, table.cached(slot, ann)) == (0, 50)
 
 
 def test_another_request_copies_the_common_beginning():
@@ -42,7 +42,7 @@ def test_another_request_copies_the_common_beginning():
         assert table.found(other) == 50
         slot = table.obtain(other, 1.0)
         assert slot.index > 0
-        assert table.cached(slot, other.ids) == 50
+        assert table.cached(slot, other) == 50
         assert table.source(slot, other.ids) == 0
         table.fed(slot, list(other.ids))
         assert (table.source(slot, other.ids), slot.source) == (None, None)
@@ -57,7 +57,7 @@ def test_a_conversation_that_goes_on_in_another_session_takes_the_slot():
     again = session("b", [*SYSTEM, 1, 1, 2, 2])
     slot = table.obtain(again, 1.0)
     assert (slot.index, table.source(slot, again.ids)) == (0, None)
-    assert table.cached(slot, again.ids) == 52
+    assert table.cached(slot, again) == 52
 
 
 def test_the_longest_unused_goes_first_and_empty_ones_before():
@@ -81,7 +81,7 @@ def test_other_keys_share_nothing():
     bob = session("b", SYSTEM, "bob")
     assert table.found(bob) == 0
     slot = table.obtain(bob, 1.0)
-    assert table.cached(slot, bob.ids) == 0
+    assert table.cached(slot, bob) == 0
 
 
 def test_a_short_beginning_is_not_looked_after():
@@ -105,7 +105,7 @@ def test_a_source_that_is_taken_meanwhile_is_no_source():
     first.running = False
     slot = table.obtain(session("b", SYSTEM), 1.0)
     table.obtain(session("c", [9] * 40, "cy"), 2.0)  # takes the first one's
-    assert table.cached(slot, SYSTEM) == 0
+    assert table.shared(slot, SYSTEM) == 0
     assert table.source(slot, SYSTEM) is None
 
 
