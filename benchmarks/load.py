@@ -253,4 +253,8 @@ def _here() -> dict[str, Any]:
 
     found = record.load("qwen-code-t0")
     seen = measure(found, world(found, SHAPES["70b"], 64))
-    return {"scheduler_ms_p50": seen.step_ms, "batched_step_ratio": batched_step().ratio}
+    return {
+        "scheduler_ms_p50": seen.step_ms,
+        "scheduler_wall_ms_p50": seen.step_wall_ms,
+        "batched_step_ratio": batched_step().ratio,
+    }

@@ -80,7 +80,7 @@ def test_rows_of_different_lengths(scheduler) -> None:
 
 
 def test_what_binds() -> None:
-    seen = Seen(8, 29.0, 0.1, 0.99, True, 0, 0, 0)
+    seen = Seen(8, 29.0, 0.1, 0.99, True, 0, 0, 0, 0)
     assert load.binds(12, SMALL, 30, None) == "memory"
     assert load.binds(7, SMALL, 30, seen) == "compute"
     assert load.binds(7, SMALL, 30, replace(seen, busy=0.5)) == "latency"
