@@ -336,7 +336,9 @@ class CloudEngine:
         elif part.rows and accepted == len(part.rows) and session.expects(accepted):
             del tokens[accepted]  # the next draft is judged there; a bonus would void it
         scan = self._ending(session).scan(tokens)
-        session.commit(tokens[: scan.keep], min(accepted, len(part.rows)), decided.logprobs)
+        if scan.keep < len(tokens):
+            del tokens[scan.keep :]
+        session.commit(tokens, min(accepted, len(part.rows)), decided.logprobs)
         own = len(tokens) - accepted
         self.planner.judged(session, part, accepted, now, own=own, refused=refused)
         self.stats.count(part, min(accepted, scan.keep), scan.keep)

@@ -98,30 +98,35 @@ class SessionPace:
 
 
 def arrivals(session: CloudSession, now: float, limit: int) -> list[float]:
-    """Seconds from now until each of the next guesses is expected, at most ``limit`` of them.
+    """Seconds from now until each of the next guesses is expected, at most ``limit`` of them."""
+    expected = coming(session, now)
+    return [] if expected is None else [expected[0] + i * expected[1] for i in range(limit)]
+
+
+def coming(session: CloudSession, now: float) -> tuple[float, float] | None:
+    """Seconds from now until the next guess is expected, and the gap between further ones.
 
     An unbroken stream goes on at its own gap, and has to catch up first if it was overtaken. After
     a contradiction the edge needs its usual time to answer the verdict that told it so, and then
-    has to catch up with what was committed since. Empty: nothing is expected (not riding, nothing
+    has to catch up with what was committed since. None: nothing is expected (not riding, nothing
     known yet, or the edge waits for us).
     """
     if not session.riding or session.frame_at is None:
-        return []
+        return None
     window, gap = session.window, session.node_gap
     length, tip = len(session.ids), window.tip_position
     if tip is None or window.contradicted:
         if session.reply_time is None:
-            return []
+            return None
         told, since = next((e for e in session.told_log if e[0] > (tip or 0) + 1), (length, now))
         first = since + session.reply_time + (length - told) * (gap or 0.0)
     elif gap is None or session.full:
-        return []  # lockstep, or its window is full: it waits for us
+        return None  # lockstep, or its window is full: it waits for us
     else:
         first = session.frame_at + gap * (length - tip)
     if first < now:  # overdue: the longer, the later it is expected
         first = now + (now - first)
-    first, gap = first - now, gap or 0.0
-    return [first + i * gap for i in range(limit)]
+    return first - now, gap or 0.0
 
 
 @cache

@@ -115,7 +115,11 @@ class SlotTable:
         if fed is None or fed[0] is not session or fed[1] != session.begun:
             return self.shared(slot, session.ids)
         known = fed[2]
-        return known + common_prefix(slot.ids[known:], session.ids[known:])
+        for one, other in zip(slot.ids[known:], session.ids[known:], strict=False):
+            if one != other:
+                break
+            known += 1
+        return known
 
     def shared(self, slot: Slot, ids: list[int]) -> int:
         """How many leading ids of ``ids`` are in the slot, or can be copied into it."""

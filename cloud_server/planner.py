@@ -17,6 +17,7 @@ from outrider.cloud_server.estimate import (
     Acceptance,
     SessionPace,
     arrivals,
+    coming,
     powers,
     reach_of_tree,
 )
@@ -218,10 +219,8 @@ class Planner:
             nodes, parents = window.tree(limit, min(most, room), self._leaves)
             if parents:
                 return Part(length, 1 + len(nodes), nodes, parents=parents)
-        spare: tuple[int, ...] = ()
-        if len(chain) > limit:
-            spare = (chain[limit],)
-            del chain[limit:]
+        spare = tuple(chain[limit : limit + 1])
+        del chain[limit:]
         own, drafted = [], False
         room -= len(chain)
         if (self.own is not None or settings.lookup) and not spare and not _awaits(session):
@@ -327,9 +326,13 @@ class Planner:
             return patience
         if cap < now:
             return now
+        expected = coming(session, now)
+        if expected is None:
+            return now
         delay = wait(
             live,
-            arrivals(session, now, ARRIVALS),
+            *expected,
+            ARRIVALS,
             alpha=pace.edge.alpha,
             pass_time=pass_time,
             stance=stance,

@@ -42,7 +42,9 @@ STANCES: dict[Objective, Stance] = {
 
 def wait(
     live: int,
-    arrivals: Sequence[float],
+    first: float,
+    gap: float,
+    count: int,
     *,
     alpha: float,
     pass_time: float,
@@ -51,21 +53,23 @@ def wait(
 ) -> float:
     """Seconds to wait for further guesses; 0: start now.
 
-    ``arrivals[j]`` is when the (j+1)-th next guess is expected, in seconds from now. Those that
-    come after ``longest`` are not waited for: setting out for them would be a wait for nothing.
+    ``first`` is when the next guess is expected, in seconds from now, and ``gap`` how long after
+    it each of the further ones; ``count`` of them are looked at. Those that come after ``longest``
+    are not waited for: setting out for them would be a wait for nothing.
     """
-    if not arrivals or arrivals[0] > longest:
+    if count == 0 or first > longest:
         return 0.0
-    gap = (arrivals[-1] - arrivals[0]) / max(1, len(arrivals) - 1)
-    meanwhile = pass_time / gap if gap > 0 else float(len(arrivals))
-    meanwhile = max(1.0, meanwhile)
+    steps = max(1, count - 1)
+    mean = (first + steps * gap - first) / steps  # rounded as they are: 0 if gaps are lost in it
+    meanwhile = max(1.0, pass_time / mean if mean > 0 else float(count))
     further = (1 - 1 / meanwhile) / (1 - alpha**meanwhile)
     target = stance.worth * pass_time
     best, best_wait = target * alpha ** (live + 1) * further, 0.0
-    for j, delay in enumerate(arrivals, start=1):
+    for j in range(count):
+        delay = first + j * gap
         if delay > longest:
             break
-        cost = delay + target * alpha ** (live + j + 1) * further
+        cost = delay + target * alpha ** (live + j + 2) * further
         if cost < best:
             best, best_wait = cost, delay
     return best_wait

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from outrider.cloud_server.planner import Part
 
@@ -13,6 +14,7 @@ class EngineStats:
 
     ``own_...`` is what the verifier guessed itself, by look-up or draft model; of the latter alone
     ``own_drafts`` is how often it was asked, ``own_seconds`` for how long it worked.
+    ``runs[n]``: drafts of which n guesses were right.
     """
 
     passes: int = 0
@@ -22,7 +24,7 @@ class EngineStats:
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
     num_trees: int = 0
-    accepted_per_position: list[int] = field(default_factory=list)
+    runs: list[int] = field(default_factory=lambda: [0])
     own_draft_tokens: int = 0
     own_accepted_tokens: int = 0
     own_drafts: int = 0
@@ -45,7 +47,11 @@ class EngineStats:
         self.num_trees += bool(part.parents)
         self.num_draft_tokens += theirs
         self.num_accepted_tokens += accepted
-        missing = accepted - len(self.accepted_per_position)
-        self.accepted_per_position.extend([0] * max(0, missing))
-        for position in range(accepted):
-            self.accepted_per_position[position] += 1
+        if accepted >= len(self.runs):
+            self.runs.extend([0] * (1 + accepted - len(self.runs)))
+        self.runs[accepted] += 1
+
+    @property
+    def accepted_per_position(self) -> list[int]:
+        """How often the first guess of a draft was right, the second, and so on."""
+        return list(accumulate(self.runs[:0:-1]))[::-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -23,7 +24,7 @@ from outrider.cloud_server.planner import (
     _awaits,
     _Known,
 )
-from outrider.cloud_server.scheduler import STANCES, useful, wait
+from outrider.cloud_server.scheduler import STANCES, Stance, useful
 from outrider.cloud_server.scheduling.batch import Rank, Request
 from outrider.cloud_server.scheduling.steps import Ask
 from outrider.protocol.decoding.row import SparseRow
@@ -60,6 +61,37 @@ def arrivals(session: CloudSession, now: float, limit: int) -> list[float]:
     if first < now:  # overdue: the longer, the later it is expected
         first = now + (now - first)
     return [first - now + i * (gap or 0.0) for i in range(limit)]
+
+
+def wait(
+    live: int,
+    arrivals: Sequence[float],
+    *,
+    alpha: float,
+    pass_time: float,
+    stance: Stance,
+    longest: float = float("inf"),
+) -> float:
+    """Seconds to wait for further guesses; 0: start now.
+
+    ``arrivals[j]`` is when the (j+1)-th next guess is expected, in seconds from now. Those that
+    come after ``longest`` are not waited for: setting out for them would be a wait for nothing.
+    """
+    if not arrivals:
+        return 0.0
+    gap = (arrivals[-1] - arrivals[0]) / max(1, len(arrivals) - 1)
+    meanwhile = pass_time / gap if gap > 0 else float(len(arrivals))
+    meanwhile = max(1.0, meanwhile)
+    further = (1 - 1 / meanwhile) / (1 - alpha**meanwhile)
+    target = stance.worth * pass_time
+    best, best_wait = target * alpha ** (live + 1) * further, 0.0
+    for j, delay in enumerate(arrivals, start=1):
+        if delay > longest:
+            break
+        cost = delay + target * alpha ** (live + j + 1) * further
+        if cost < best:
+            best, best_wait = cost, delay
+    return best_wait
 
 
 class PlainPlanner(Planner):
