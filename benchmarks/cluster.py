@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from outrider.benchmarks.cluster_links import BACKEND, placement
+from outrider.benchmarks.cluster_links import BACKEND, placement, shares
 from outrider.benchmarks.embedded import DOMAINS, models, prompts
 from outrider.cloud_server.cluster.controller import Controller
 from outrider.cloud_server.cluster.launcher import ProcessLauncher
@@ -70,7 +70,7 @@ class Task:
 
 
 async def cluster(say: Say, *, quick: bool) -> dict[str, Any]:
-    """All three parts; the JSON object of the command."""
+    """All parts; the JSON object of the command."""
     tokenizer = load_tokenizer(models() / "drafter")
     say("texts of the plain target")
     tasks = _tasks(tokenizer, 1 if quick else 2)
@@ -92,6 +92,8 @@ async def cluster(say: Say, *, quick: bool) -> dict[str, Any]:
         await controller.close()
     say("placement over shaped links")
     placed = await placement(tokenizer, tasks, say, quick=quick)
+    say("shares where replicas are short of time and band")
+    shared = await shares(tokenizer, tasks, say, quick=quick)
     return {
         "target": f"embedded ({BACKEND}, float32)",
         "replicas": 3,
@@ -100,6 +102,7 @@ async def cluster(say: Say, *, quick: bool) -> dict[str, Any]:
         **rounds,
         **died,
         "placement": placed,
+        "shares": shared,
     }
 
 

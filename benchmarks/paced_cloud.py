@@ -41,6 +41,8 @@ async def serve(
     lookup: int,
     *,
     slots: int,
+    each: float,
+    step_tokens: int,
     own: Path | None,
     own_step: float,
 ) -> None:
@@ -52,8 +54,11 @@ async def serve(
         for _ in sys.stdin:
             print(json.dumps([_pass(*seen) for seen in passes]), flush=True)
 
-    paced = PacedTarget(target, step, lambda seconds, rows: passes.append((seconds, rows)))
-    settings = ServiceSettings(port=0, rehearse=REHEARSAL, engine=EngineSettings(lookup=lookup))
+    paced = PacedTarget(
+        target, step, lambda seconds, rows: passes.append((seconds, rows)), each=each
+    )
+    engine = EngineSettings(lookup=lookup, step_tokens=step_tokens)
+    settings = ServiceSettings(port=0, rehearse=REHEARSAL, engine=engine)
     beside = None
     if own is not None:
         tokenizer = load_tokenizer(own)
@@ -83,6 +88,8 @@ def main() -> None:
     parser.add_argument("--own", type=Path)
     parser.add_argument("--own-step-ms", type=float, default=0.0)
     parser.add_argument("--slots", type=int, default=1)
+    parser.add_argument("--each-ms", type=float, default=0.0)
+    parser.add_argument("--step-tokens", type=int, default=EngineSettings().step_tokens)
     args = parser.parse_args()
     step, own_step = args.step_ms / 1000, args.own_step_ms / 1000
     try:
@@ -93,6 +100,8 @@ def main() -> None:
                 step,
                 args.lookup,
                 slots=args.slots,
+                each=args.each_ms / 1000,
+                step_tokens=args.step_tokens,
                 own=args.own,
                 own_step=own_step,
             )

@@ -145,12 +145,20 @@ def cluster_view(facts: dict[str, Any]) -> Table:
         )
         for session in placed:
             if session.get("replica") == name:
-                moves = f", moved {session['moves']} times" if session.get("moves") else ""
-                table.add_row(
-                    f"  {session.get('session', '')[:8]}",
-                    f"{session.get('key') or '(no key)'}, {session.get('ids')} ids{moves}",
-                )
+                table.add_row(f"  {session.get('session', '')[:8]}", _placed(session))
     return table
+
+
+def _placed(session: dict[str, Any]) -> str:
+    """One session: whose, how long, and what shares it has where it is."""
+    said = [str(session.get("key") or "(no key)"), f"{session.get('ids')} ids"]
+    if session.get("moves"):
+        said.append(f"moved {session['moves']} times")
+    if session.get("weight", 1.0) != 1.0:
+        said.append(f"weight {session['weight']:.2f}")
+    if (cap := session.get("draft_bytes_per_second")) is not None:
+        said.append(f"at most {cap:.0f} B/s of guesses")
+    return ", ".join(said)
 
 
 def _ms(seconds: float | None) -> str:

@@ -43,6 +43,34 @@ Placement = Annotated[
 ]
 
 
+class SharesKind(StrEnum):
+    """How what a replica has is split among its sessions."""
+
+    EQUAL = "equal"
+    OPTIMISED = "optimised"
+
+
+Shares = Annotated[
+    SharesKind,
+    typer.Option(
+        "--shares",
+        rich_help_panel=CLUSTER,
+        help="How a replica's time, and --draft-rate, are split among its sessions: equally, or "
+        "by what each asks for.",
+    ),
+]
+DraftRate = Annotated[
+    float,
+    typer.Option(
+        "--draft-rate",
+        min=0.0,
+        metavar="KBIT",
+        rich_help_panel=CLUSTER,
+        help="kbit/s of guesses that the edges of one replica may send together. 0: no cap.",
+    ),
+]
+
+
 def cluster(
     *,
     model: hosting.Model = None,
@@ -93,6 +121,8 @@ def cluster(
         ),
     ] = 1,
     placement: Placement = "tma-moves",
+    shares: Shares = SharesKind.EQUAL,
+    draft_rate: DraftRate = 0.0,
     launcher: Annotated[
         LauncherKind,
         typer.Option(
@@ -144,6 +174,8 @@ def cluster(
         threads=threads,
         slots=max_sessions,
         placement=placement,
+        shares=shares.value,
+        draft_rate=draft_rate,
         host=host,
         api_key_file=api_key_file,
         ssl_certfile=ssl_certfile,

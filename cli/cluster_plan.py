@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +15,11 @@ if TYPE_CHECKING:
     from outrider.cli.cluster_members import GatewayMember, ReplicaMember
     from outrider.cloud_server.cluster.driver import GatewayService
     from outrider.cloud_server.cluster.launcher import Roster
+    from outrider.cloud_server.cluster.shares import ShareName
     from outrider.runtime.text.tokenizer import Tokenizer
+
+KBIT = 125.0
+"""Bytes a second."""
 
 OUTRIDER = (sys.executable, "-m", "outrider.cli.main", "cloud")
 
@@ -27,6 +32,8 @@ class Plan:
     model: str | None
     backend: str
     placement: str
+    shares: ShareName
+    draft_rate: float
     host: str
     api_key_file: Path | None
     ssl_certfile: Path | None
@@ -74,6 +81,7 @@ class Plan:
         more = ["--verbose"] if self.verbose else []
         return [
             *OUTRIDER, "gateway", *self._model(), "--placement", self.placement,
+            "--shares", self.shares, "--draft-rate", str(self.draft_rate),
             "--host", self.host, *given, *more,
         ]  # fmt: skip
 
@@ -104,6 +112,8 @@ class Plan:
         from outrider.cli import listening
         from outrider.cloud_server.cluster.driver import GatewayService, GatewaySettings
         from outrider.cloud_server.cluster.live import LivePlacer
+        from outrider.cloud_server.cluster.shares import LiveShares
+        from outrider.protocol.packing import id_bits
 
         settings = GatewaySettings(
             host=self.host,
@@ -111,7 +121,10 @@ class Plan:
             keys=listening.keys(self.api_key_file),
             tls=listening.tls(self.ssl_certfile, self.ssl_keyfile),
         )
-        return GatewayService(self.tokenizer(), settings, LivePlacer(self.placement))
+        tokenizer = self.tokenizer()
+        band = KBIT * self.draft_rate or math.inf
+        sharer = LiveShares(self.shares, id_bits(tokenizer.size) / 8, band)
+        return GatewayService(tokenizer, settings, LivePlacer(self.placement), sharer)
 
 
 class Follower:

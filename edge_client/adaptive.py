@@ -18,7 +18,8 @@ import math
 from dataclasses import dataclass, replace
 
 from outrider.edge_client.gate import Gate
-from outrider.edge_client.policy import FRAME_BYTES, MAX_DRAFT, Observed, Plan, Policy
+from outrider.edge_client.policy import MAX_DRAFT, Observed, Plan, Policy
+from outrider.protocol.pacing import FRAME_BYTES
 
 PRIOR, PRIOR_WEIGHT = 0.7, 8.0
 """Acceptance assumed at first, and for how many judged guesses it counts."""

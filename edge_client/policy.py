@@ -17,10 +17,6 @@ MAX_DRAFT = 64
 """Longest draft length accepted: beyond it no pair of models gains anything."""
 
 
-FRAME_BYTES = 9
-"""Of a frame that continues an epoch, its guesses left aside: WebSocket 6, its own fields 3."""
-
-
 @dataclass(frozen=True, slots=True)
 class Observed:
     """What a policy may look at. Times in seconds; None is unknown and must be handled.
@@ -30,7 +26,7 @@ class Observed:
     be evaluated before the drafter can guess, at ``prefill_rate`` ids a second. Answer number
     ``answer`` has ``emitted`` tokens at ``now`` and at most ``left`` to come; ``ahead`` guesses
     after them stand so far. At most ``cap`` bytes of frames may leave a second; a guess takes
-    ``guess_bytes``, and every frame ``FRAME_BYTES`` besides.
+    ``guess_bytes``, and every frame a header besides.
     """
 
     session: int

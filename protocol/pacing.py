@@ -12,6 +12,9 @@ import math
 STEPS = 8
 """Codes an octave: a cap is within 4.5% of what was meant."""
 
+FRAME_BYTES = 9
+"""Of a frame that continues an epoch, its guesses left aside: WebSocket 6, its own fields 3."""
+
 LEAST_CAP = 16.0
 """Bytes a second below which there is no cap: a frame of one guess would take seconds."""
 

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class PacedTarget(Target):
-    """A target each of whose passes lasts at least ``step`` seconds, whatever it really took.
+    """A target each of whose passes lasts at least ``step`` seconds and ``each`` for every token.
 
     ``report(seconds, rows)`` is told each pass's length, pacing included.
     """
@@ -28,14 +28,16 @@ class PacedTarget(Target):
         inner: Target,
         step: float,
         report: Callable[[float, Sequence[Row]], None] | None = None,
+        *,
+        each: float = 0.0,
     ) -> None:
         self.inner = inner
         self.info = inner.info
-        self.step = step
+        self.step, self.each = step, each
         self._report = report
 
     def forward(self, rows: Sequence[Row]) -> list[Decided]:
-        """The inner target's decisions, not earlier than ``step`` seconds from now."""
+        """The inner target's decisions, not earlier than the pace allows."""
         return self._paced(self.inner.forward, rows)
 
     def logits(self, rows: Sequence[Row]) -> list[F32]:
@@ -44,10 +46,9 @@ class PacedTarget(Target):
 
     def _paced(self, work: Callable[[Sequence[Row]], T], rows: Sequence[Row]) -> T:
         started = time.perf_counter()
+        tokens = sum(len(row.ids) - row.cut for row in rows)
         result = work(rows)
-        left = self.step - (time.perf_counter() - started)
-        if left > 0:
-            time.sleep(left)
+        _sleep_until(started + self.step + self.each * tokens)
         if self._report is not None:
             self._report(time.perf_counter() - started, rows)
         return result

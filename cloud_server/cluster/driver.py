@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from outrider.cloud_server.cluster.dial import Dial
-from outrider.cloud_server.cluster.gateway import Chooser, Gateway
+from outrider.cloud_server.cluster.gateway import Chooser, Gateway, Sharer
 from outrider.cloud_server.cluster.replica import Replica, Serves
 from outrider.cloud_server.cluster.status import facts
 from outrider.cloud_server.prompts import render
@@ -63,6 +63,7 @@ class GatewayService:
         tokenizer: Tokenizer,
         settings: GatewaySettings,
         chooser: Chooser,
+        sharer: Sharer,
         expected: Serves | None = None,
     ) -> None:
         self.settings = settings
@@ -74,7 +75,7 @@ class GatewayService:
         self._started = 0.0
         table = SessionTable(self._config(), quotas=settings.keys.quotas if settings.keys else {})
         self.gateway = Gateway(
-            table, chooser, os.urandom, stir=self._stir, tell=self._tell, expected=expected
+            table, chooser, sharer, os.urandom, stir=self._stir, tell=self._tell, expected=expected
         )
 
     # --- life -------------------------------------------------------------------------------

@@ -47,6 +47,13 @@ class Chooser(Protocol):
         """Answers under way that are better off elsewhere, the cost of moving counted."""
 
 
+class Sharer(Protocol):
+    """What sessions get of the replica where they are."""
+
+    def look(self, relays: Iterable[Relay], now: float) -> None:
+        """Weigh and cap the answers that are worked on."""
+
+
 class Gateway:
     """Sessions of edges over replicas. ``entropy`` names the sessions at the replicas.
 
@@ -59,6 +66,7 @@ class Gateway:
         self,
         table: SessionTable,
         chooser: Chooser,
+        sharer: Sharer,
         entropy: Callable[[int], bytes],
         *,
         stir: Callable[[Replica], None],
@@ -67,7 +75,7 @@ class Gateway:
     ) -> None:
         self.table = table
         table.ended = lambda _session: None  # the replica says, which has the rules of the end
-        self.chooser = chooser
+        self.chooser, self.sharer = chooser, sharer
         self.expected = expected
         self.replicas: dict[str, Replica] = {}
         self.relays: dict[bytes, Relay] = {}
@@ -202,6 +210,7 @@ class Gateway:
         for relay in self._waiting():
             self._place(relay, now)
         self._rearrange(now)
+        self.sharer.look(self.relays.values(), now)
         for source in self.replicas.values():
             self._stir(source)
 

@@ -29,7 +29,8 @@ class Relay:
 
     ``begun`` is the answer of the edge's side that ``onward`` works on. ``since``: when it was
     placed where it is, in seconds; ``moves``: how often the answer under way changed its replica.
-    ``waiting``: since when its answer has had no replica, for the reason ``why``.
+    ``waiting``: since when its answer has had no replica, for the reason ``why``. ``work``: tokens
+    that a round of it asks for lately; ``weight``: what its replica was told that it counts.
     """
 
     session: CloudSession
@@ -40,6 +41,8 @@ class Relay:
     moves: int = 0
     waiting: float | None = None
     why: SessionError | None = None
+    work: float = 1.0
+    weight: float = 1.0
     _epoch: Guesses | None = None
 
     @property
@@ -103,6 +106,7 @@ class Relay:
             self.replica.relays.pop(self.onward, None)
             self.replica.machine.close(self.onward)
         self.replica = self.onward = self._epoch = None
+        self.weight = 1.0
 
     def push(self) -> None:
         """Hand on what the edge guesses, as far as it can still be right."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from outrider.cloud_server.cluster.gateway import Gateway
@@ -32,6 +33,8 @@ def facts(gateway: Gateway, uptime: float) -> dict[str, Any]:
                 "replica": relay.replica.name if relay.replica else None,
                 "ids": len(relay.session.ids),
                 "moves": relay.moves,
+                "weight": round(relay.weight, 3),
+                "draft_bytes_per_second": _finite(relay.session.cap),
             }
             for relay in wanted
         ],
@@ -55,6 +58,10 @@ def _replica(replica: Replica) -> dict[str, Any]:
         "memory_available_bytes": page.get("memory_available_bytes"),
         "tokens_per_second": lately.get("tokens_per_second"),
     }
+
+
+def _finite(value: float) -> float | None:
+    return None if math.isinf(value) else round(value, 1)
 
 
 def _rounded(value: float | None) -> float | None:

@@ -47,6 +47,32 @@ def compute_shares(problem: Problem, server: Ints) -> Floats:
     return np.asarray(root / whole[server])
 
 
+def root_shares(work: Floats) -> Floats:
+    """The same for the devices of one server: in proportion to the root of their work."""
+    root = np.sqrt(work)
+    return np.asarray(root / root.sum())
+
+
+def linear_bands(size: Floats, draft: Floats, band: float) -> Floats:
+    """Shares of a wired band, whose rate is in proportion to the share; exact.
+
+    Device i sends ``size[i]`` bytes while it drafts for ``draft[i]`` seconds; ``band`` is in bytes
+    a second. Minimises the sending that no drafting covers, sum(max(0, size / (share * band) -
+    draft)). Who is covered gains nothing from more, so share = min(need, c * sqrt(size)) with the c
+    that fills the band; where all needs fit, all get as much more in proportion.
+    """
+    need = size / (draft * band)
+    if need.sum() <= 1.0:
+        return np.asarray(need / need.sum())
+    root = np.sqrt(size)
+    order = np.argsort(need / root)
+    covered = np.concatenate(([0.0], np.cumsum(need[order])[:-1]))
+    others = np.cumsum(root[order][::-1])[::-1]
+    level = (1.0 - covered) / others  # of c, if the first k are covered
+    first = int(np.argmax(level <= (need / root)[order]))
+    return np.asarray(np.minimum(need, level[first] * root))
+
+
 def share_grid(points: int = GRID) -> Floats:
     """Shares from LEAST to 1 by a constant factor."""
     return np.geomspace(LEAST, 1.0, points)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from outrider.edge_client.adaptive import Adaptive
-from outrider.edge_client.policy import FRAME_BYTES, Observed, Plan
+from outrider.edge_client.policy import Observed, Plan
 from outrider.protocol.codec import Codec
 from outrider.protocol.messages import Draft
+from outrider.protocol.pacing import FRAME_BYTES
 from outrider.protocol.packing import frame_size
 from tests.edge_client.test_policy import MS, seen, settled
 

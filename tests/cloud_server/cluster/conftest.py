@@ -3,6 +3,7 @@ scripted, the bytes between them move one message at a time as a seed wants, and
 
 from __future__ import annotations
 
+import math
 import random
 from collections import deque
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ import pytest
 from outrider.cloud_server.cluster.gateway import Gateway
 from outrider.cloud_server.cluster.live import LivePlacer
 from outrider.cloud_server.cluster.replica import Replica
+from outrider.cloud_server.cluster.shares import LiveShares, ShareName
 from outrider.cloud_server.engine import CloudEngine, Forward
 from outrider.cloud_server.planner import EngineSettings
 from outrider.cloud_server.replay import plain
@@ -22,6 +24,7 @@ from outrider.protocol.edge import EdgeMachine
 from outrider.protocol.edge_session import EdgeSession, Phase
 from outrider.protocol.events import AnswerEnded, AnswerRefused, Committed, Event
 from outrider.protocol.logprobs import TokenLogprob
+from outrider.protocol.packing import id_bits
 from outrider.protocol.request import Request
 from outrider.protocol.table import SessionTable
 from outrider.simulator.pair import config, letters
@@ -96,6 +99,7 @@ class House:
         self.gateway = Gateway(
             SessionTable(cloud),
             LivePlacer(town.policy, seed=town.dice.randrange(99)),
+            LiveShares(town.shares, id_bits(SIZE) / 8, town.band),
             town.dice.randbytes,
             stir=lambda _replica: None,
             tell=lambda _connection: None,
@@ -145,10 +149,17 @@ class Town:
     """``settle`` moves everything until nothing happens; ``step`` does one thing at random."""
 
     def __init__(
-        self, seed: int, *, replicas: int = 3, gateways: int = 2, policy: str = "tma-moves"
+        self,
+        seed: int,
+        *,
+        replicas: int = 3,
+        gateways: int = 2,
+        policy: str = "tma-moves",
+        shares: ShareName = "equal",
+        band: float = math.inf,
     ) -> None:
         self.dice = random.Random(seed)
-        self.policy = policy
+        self.policy, self.shares, self.band = policy, shares, band
         self.now = 0.0
         self.made = 0
         self.verifiers = {f"r{i}": Verifier(f"r{i}") for i in range(replicas)}

@@ -178,3 +178,37 @@ def test_what_is_no_problem_is_refused(name: str, value: np.ndarray, words: str)
 
     with pytest.raises(SettingError, match=words):
         replace(case(2, 1, 0), **{name: value})
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(5, 200), st.floats(0.001, 2)), min_size=1, max_size=8),
+    st.floats(20, 5000),
+)
+def test_bands_of_a_wired_link_are_the_best_there_are(
+    devices: list[tuple[float, float]], band: float
+) -> None:
+    size, draft = (np.array(column) for column in zip(*devices, strict=True))
+
+    def late(share: np.ndarray) -> float:
+        return float(np.maximum(0.0, size / (share * band) - draft).sum())
+
+    found = shares.linear_bands(size, draft, band)
+    assert (found > 0).all()
+    assert found.sum() <= 1 + 1e-9
+    others = minimize(
+        late,
+        np.full(len(size), 1 / len(size)),
+        bounds=[(1e-4, 1)] * len(size),
+        constraints=[{"type": "ineq", "fun": lambda share: 1 - share.sum()}],
+        method="SLSQP",
+        options={"maxiter": 300},
+    )
+    for share in (others.x / max(1.0, others.x.sum()), np.full(len(size), 1 / len(size))):
+        assert late(found) <= late(share) * (1 + 1e-6) + 1e-9
+
+
+def test_root_shares_are_the_closed_form_of_one_server() -> None:
+    problem = case(7, 1, 3)
+    server = np.zeros(7, np.int64)
+    assert shares.root_shares(problem.work) == pytest.approx(shares.compute_shares(problem, server))
