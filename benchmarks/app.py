@@ -20,6 +20,9 @@ app = typer.Typer(
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
+Plot = Annotated[
+    Path | None, typer.Option(help="Write a picture here (needs matplotlib: extra bench).")
+]
 
 
 app.command()(real)
@@ -96,9 +99,7 @@ def quick_table(result: dict[str, Any]) -> Table:
 @app.command()
 def load(
     quick: Annotated[bool, typer.Option("--quick", help="Four points of the grid.")] = False,
-    plot: Annotated[
-        Path | None, typer.Option(help="Write a picture here (needs matplotlib: extra bench).")
-    ] = None,
+    plot: Plot = None,
     workers: Annotated[int, typer.Option(min=0, help="Processes at a time; 0: as cores.")] = 0,
     keep: Annotated[
         Path | None, typer.Option(help="File for finished points; what is in it is not run again.")
@@ -248,9 +249,7 @@ def quantize(
 @app.command()
 def wire(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer answers.")] = False,
-    plot: Annotated[
-        Path | None, typer.Option(help="Write a picture here (needs matplotlib: extra bench).")
-    ] = None,
+    plot: Plot = None,
     json_output: Json = False,
 ) -> None:
     """Bytes a token, counted, and what distributions on a budget buy under the ratio rule.
@@ -273,9 +272,7 @@ def wire(
 @app.command()
 def cosine(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer loads and shorter runs.")] = False,
-    plot: Annotated[
-        Path | None, typer.Option(help="Write a picture here (needs matplotlib: extra bench).")
-    ] = None,
+    plot: Plot = None,
     json_output: Json = False,
 ) -> None:
     """Cooperating drafters beside single ones: real engines, virtual time; scripted and embedded.
@@ -306,9 +303,7 @@ def cosine(
 @app.command()
 def cos(
     quick: Annotated[bool, typer.Option("--quick", help="Shorter texts, two links.")] = False,
-    plot: Annotated[
-        Path | None, typer.Option(help="Write a picture here (needs matplotlib: extra bench).")
-    ] = None,
+    plot: Plot = None,
     json_output: Json = False,
 ) -> None:
     """Collaborative decoding against the plain one: one machine and over links, virtual time.
@@ -333,9 +328,7 @@ def cos(
 @app.command()
 def uara(
     quick: Annotated[bool, typer.Option("--quick", help="Four points, three seeds.")] = False,
-    plot: Annotated[
-        Path | None, typer.Option(help="Write a picture here (needs matplotlib: extra bench).")
-    ] = None,
+    plot: Plot = None,
     json_output: Json = False,
 ) -> None:
     """Placement of devices on verifiers in a simulated cell, against the paper's baselines.
@@ -359,14 +352,19 @@ def uara(
 def cluster(
     quick: Annotated[bool, typer.Option("--quick", help="Three kills of each kind.")] = False,
     json_output: Json = False,
+    plot: Plot = None,
 ) -> None:
-    """A cluster of processes: what a gateway costs a round, what failures cost, placement.
+    """A cluster of processes: what a gateway costs, what failures cost, placement and shares.
 
     Example: outrider bench cluster --quick --json
     """
     from outrider.benchmarks.cluster import cluster as run
 
     result = asyncio.run(run(Console(stderr=True).print, quick=quick))
+    if plot is not None:
+        from outrider.benchmarks.cluster_plot import draw_cluster
+
+        draw_cluster(result, plot)
     if json_output:
         emit(result)
     else:

@@ -15,6 +15,7 @@ from outrider.cli.report import print_json
 from outrider.protocol.errors import HandshakeError, LinkError
 
 if TYPE_CHECKING:
+    from rich.console import Group
     from rich.table import Table
 
 
@@ -87,7 +88,7 @@ def status(
         return
 
 
-def view(facts: dict[str, Any]) -> Table:
+def view(facts: dict[str, Any]) -> Group | Table:
     """A table of what ``/status`` says. A cloud of another version may leave things out."""
     from rich.table import Table
 
@@ -120,20 +121,23 @@ def view(facts: dict[str, Any]) -> Table:
     return table
 
 
-def cluster_view(facts: dict[str, Any]) -> Table:
-    """What a gateway says: a row a replica, and under it the sessions that are placed there."""
+def cluster_view(facts: dict[str, Any]) -> Group:
+    """What a gateway says: a row a replica, and below a row for each answer under way."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Group
     from rich.table import Table
 
-    table = Table(
+    replicas = Table(
+        box=SIMPLE_HEAD,
+        pad_edge=False,
         title=f"{facts.get('model') or 'a cluster'}: {facts.get('state')}, "
         f"{facts.get('running', 0)} answers, {facts.get('waiting', 0)} waiting; "
-        f"{facts.get('moved', 0)} moved, {facts.get('replicas_lost', 0)} replicas lost"
+        f"{facts.get('moved', 0)} moved, {facts.get('replicas_lost', 0)} replicas lost",
     )
     for column in ("replica", "state", "answers", "way", "queue", "pass", "tokens/s", "free"):
-        table.add_column(column, justify="left" if column in ("replica", "state") else "right")
-    placed = facts.get("placement") or []
+        replicas.add_column(column, justify="left" if column in ("replica", "state") else "right")
     for name, replica in facts["replicas"].items():
-        table.add_row(
+        replicas.add_row(
             name,
             replica.get("why") or replica.get("state"),
             f"{replica.get('working', 0)} of {_unit(replica.get('slots'))}",
@@ -143,22 +147,31 @@ def cluster_view(facts: dict[str, Any]) -> Table:
             _unit(replica.get("tokens_per_second")),
             _mib(replica.get("memory_available_bytes")),
         )
-        for session in placed:
-            if session.get("replica") == name:
-                table.add_row(f"  {session.get('session', '')[:8]}", _placed(session))
+    placed = facts.get("placement") or []
+    return Group(replicas, _sessions(placed)) if placed else Group(replicas)
+
+
+def _sessions(placed: list[dict[str, Any]]) -> Table:
+    """Whose they are, where, and what shares they have there."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in ("session", "key", "replica", "ids", "moves", "weight", "guesses"):
+        left = column in ("session", "key", "replica")
+        table.add_column(column, justify="left" if left else "right")
+    for session in sorted(placed, key=lambda s: (s.get("replica") or "", s.get("session") or "")):
+        cap = session.get("draft_bytes_per_second")
+        table.add_row(
+            session.get("session", "")[:8],
+            session.get("key") or "(none)",
+            session.get("replica") or "waits",
+            str(session.get("ids")),
+            str(session.get("moves", 0)),
+            f"{session.get('weight', 1.0):.2f}",
+            "no cap" if cap is None else f"{cap:.0f} B/s",
+        )
     return table
-
-
-def _placed(session: dict[str, Any]) -> str:
-    """One session: whose, how long, and what shares it has where it is."""
-    said = [str(session.get("key") or "(no key)"), f"{session.get('ids')} ids"]
-    if session.get("moves"):
-        said.append(f"moved {session['moves']} times")
-    if session.get("weight", 1.0) != 1.0:
-        said.append(f"weight {session['weight']:.2f}")
-    if (cap := session.get("draft_bytes_per_second")) is not None:
-        said.append(f"at most {cap:.0f} B/s of guesses")
-    return ", ".join(said)
 
 
 def _ms(seconds: float | None) -> str:
@@ -174,4 +187,6 @@ def _percent(value: float | None) -> str:
 
 
 def _mib(value: int | None) -> str:
-    return "-" if value is None else f"{value / 2**20:.0f} MiB"
+    if value is None:
+        return "-"
+    return f"{value / 2**30:.1f} GiB" if value >= 10 << 30 else f"{value / 2**20:.0f} MiB"

@@ -121,7 +121,7 @@ def cluster(
         ),
     ] = 1,
     placement: Placement = "tma-moves",
-    shares: Shares = SharesKind.EQUAL,
+    shares: Shares = SharesKind.OPTIMISED,
     draft_rate: DraftRate = 0.0,
     launcher: Annotated[
         LauncherKind,

@@ -20,7 +20,7 @@ def gateway(
     model: hosting.Model = None,
     target_backend: hosting.Backend = o.TargetBackend.AUTO,
     placement: c.Placement = "tma-moves",
-    shares: c.Shares = c.SharesKind.EQUAL,
+    shares: c.Shares = c.SharesKind.OPTIMISED,
     draft_rate: c.DraftRate = 0.0,
     host: listening.Host = "127.0.0.1",
     port: listening.Port = 0,

@@ -1,8 +1,10 @@
 """The placement problem made of live figures, and its policies at work in a gateway.
 
 The devices of a gateway reach every replica through it, so of the way only the part behind the
-gateway tells replicas apart. A round of a session lasts as long as that way, the wait at the
-replica and its part of the passes there; the problem is filled so that it says the same.
+gateway tells replicas apart. A round of a session lasts as long as the wait at the replica, a pass
+there with all that is in it, and what the session loses to the way: all of it where the cloud waits
+for guesses. Where the cloud goes on by itself meanwhile, no more than the passes that the guesses
+would have saved. The problem is filled so that it says the same.
 """
 
 from __future__ import annotations
@@ -23,7 +25,13 @@ UNKNOWN_PASS = 0.05
 """Seconds of a pass of a replica that has said nothing of it."""
 
 BATCH = 8.0
-"""Tokens of the pass by which the speed of a replica is judged."""
+"""Tokens of the pass by which it is judged what a token more costs a replica."""
+
+LIGHT = 20.0
+"""Tokens that are taken to cost as much as the pass they are in, until both are known."""
+
+FASTEST = 1e5
+"""Tokens a second beyond which a replica is taken not to notice them."""
 
 HEADER_BITS = 640.0
 """A frame is mostly packet: 80 bytes."""
@@ -52,12 +60,14 @@ LEARNED = (".onnx", ".pt")
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one replica. ``way``: round trip from here, ``wait``: in its queue, both in seconds;
-    ``speed``: tokens a second when it works on several answers at once; ``others``: answers that
-    other gateways have there."""
+    """Of one replica. ``way``: round trip from here, ``wait``: in its queue, beyond the pass that
+    is always under way, ``fixed``: of a pass, whatever is in it, all in seconds; ``speed``: tokens
+    a second that a pass takes in besides; ``others``: answers that other gateways have there.
+    """
 
     way: float
     wait: float
+    fixed: float
     speed: float
     others: int
 
@@ -67,17 +77,28 @@ class Figures:
         link, page = replica.machine.link, replica.page
         passes = link.passes
         if passes.known:
-            speed = BATCH / passes.of(BATCH)
+            each = (passes.of(BATCH) - passes.of(1)) / (BATCH - 1)
+            fixed = max(0.0, passes.of(1) - each)
         else:
             lately = page.get("lately") or {}
-            speed = 1.0 / max(1e-6, link.target or lately.get("pass_s") or UNKNOWN_PASS)
+            fixed = max(1e-6, link.target or lately.get("pass_s") or UNKNOWN_PASS)
+            each = fixed / LIGHT
+        speed = 1.0 / max(each, 1 / FASTEST)
         others = max(0, int(page.get("running") or 0) - replica.working)
-        wait = link.queue or 0.0
+        wait = 0.0
+        if replica.working + others:  # where nobody is, what was measured is long past
+            wait = max(0.0, (link.queue or 0.0) - fixed - each * BATCH)
         memory, slots = page.get("memory_available_bytes"), page.get("slots")
         no_row = slots is not None and replica.working + others >= slots
         if no_row or (memory is not None and memory < TIGHT):
             wait += FULL
-        return cls(max(replica.way or link.srtt or 0.0, 1e-4), wait, speed, others)
+        return cls(max(replica.way or link.srtt or 0.0, 1e-4), wait, fixed, speed, others)
+
+    def lost(self, relay: Relay) -> float:
+        """Seconds of a round that this session loses to the way."""
+        if relay.session.objective == "cost" or relay.session.ratio:
+            return self.way
+        return min(self.way, (work_of(relay) - 1.0) * self.fixed)
 
 
 def work_of(relay: Relay) -> float:
@@ -90,7 +111,8 @@ def problem(relays: list[Relay], figures: list[Figures], load: list[float]) -> P
     m, e = len(relays), len(figures)
     ways = np.array([f.way for f in figures])
     speed = np.array([f.speed for f in figures])
-    waits = np.array([f.wait for f in figures]) + np.array(load) / speed
+    waits = np.array([f.wait + f.fixed for f in figures]) + np.array(load) / speed
+    waits += np.array([[f.lost(relay) for f in figures] for relay in relays]).mean(axis=0)
     # So wide a band that a share of it changes nothing: the rate is the gain's alone.
     rate = HEADER_BITS / ways
     noise = 1e-12
@@ -102,7 +124,7 @@ def problem(relays: list[Relay], figures: list[Figures], load: list[float]) -> P
         draft=np.array([max(1e-3, r.session.node_gap or 0.0) for r in relays]),
         work=np.array([work_of(r) for r in relays]),
         speed=speed,
-        queue=waits + ways,
+        queue=waits,
         battery=np.ones(m),
         noise=noise,
         thrift=0.0,
@@ -164,8 +186,8 @@ class LivePlacer:
             if old is None or old is new or now - relay.since < INTERVAL:
                 continue
             work = round(work_of(relay))
-            before = _round(by_name[old.name], tokens[old.name])
-            after = _round(by_name[new.name], tokens[new.name] + work)
+            before = _round(by_name[old.name], relay, tokens[old.name])
+            after = _round(by_name[new.name], relay, tokens[new.name] + work)
             if after < (1 - BETTER) * before and _saves(relay, before - after, by_name[new.name]):
                 tokens[old.name] -= work
                 tokens[new.name] += work
@@ -175,9 +197,10 @@ class LivePlacer:
         return moved
 
 
-def _round(figures: Figures, tokens: float) -> float:
+def _round(figures: Figures, relay: Relay, tokens: float) -> float:
     """Seconds of a round at a replica that judges so many tokens in each."""
-    return figures.way + figures.wait + (tokens + figures.others) / figures.speed
+    passes = figures.fixed + (tokens + figures.others) / figures.speed
+    return figures.lost(relay) + figures.wait + passes
 
 
 def _saves(relay: Relay, gain: float, there: Figures) -> bool:
