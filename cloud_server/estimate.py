@@ -135,7 +135,7 @@ def powers(alpha: float) -> tuple[float, ...]:
 
     ``alpha`` is rounded, so that there are few of them.
     """
-    return tuple(alpha ** (i + 1) for i in range(2 * MOST_GUESSES))
+    return tuple([alpha**count for count in range(1, 2 * MOST_GUESSES + 1)])
 
 
 def reach_of_tree(parents: Sequence[int], alpha: float) -> list[float]:

@@ -69,7 +69,11 @@ class SlotTable:
 
         That one is left to its session where much would be lost: its beginning is copied.
         """
-        free = [s for s in self._slots if s.session is None or not s.session.active]
+        free = [
+            slot
+            for slot in self._slots
+            if (at := slot.session) is None or not at.running or not at.active
+        ]
         if not free:
             return None
         slot = min([s for s in free if not s.ids] or free, key=attrgetter("used"))

@@ -47,6 +47,9 @@ WORST_START = 0.5
 UNTAKEN = 0.5
 """Share of a session's load under which a guess is not looked at: it will not be taken."""
 
+VERIFY, PREFILL, ADVANCE, OPTIONAL = Rank
+NONE: tuple[float, ...] = ()
+
 SOON = 0.0005
 """A wait shorter than half a millisecond is not worth a timer."""
 
@@ -241,13 +244,13 @@ class Planner:
     def ask(self, session: CloudSession, part: Part, cached: int, now: float, held: bool) -> Ask:
         """The part as the scheduler sees it. ``held``: the session would rather wait."""
         pace, length = self._of(session).pace, 0 if part.ahead else len(part.chain)
-        tokens, reach = max(1, part.end - cached), tuple[float, ...]()
+        tokens, reach = max(1, part.end - cached), NONE
         if tokens > 1 or not part.want:
-            rank, tokens = Rank.PREFILL, tokens + length
+            rank, tokens = PREFILL, tokens + length
         elif length:
-            rank, reach = Rank.VERIFY, self._reach(pace, session, part)
+            rank, reach = VERIFY, self._reach(pace, session, part)
         else:
-            rank = Rank.OPTIONAL if held else Rank.ADVANCE
+            rank = OPTIONAL if held else ADVANCE
         since = session.frame_at if length and session.frame_at is not None else now
         request = Request(
             rank=rank,
@@ -326,10 +329,9 @@ class Planner:
             return patience
         if cap < now:
             return now
-        expected = coming(session, now)
-        if expected is None:
+        if (expected := coming(session, now)) is None:
             return now
-        delay = wait(
+        return now + wait(
             live,
             *expected,
             ARRIVALS,
@@ -338,7 +340,6 @@ class Planner:
             stance=stance,
             longest=cap - now,
         )
-        return now + delay
 
     def _patience(self, session: CloudSession, now: float) -> float:
         """Until when an edge that has been told everything may still be silent."""

@@ -11,9 +11,6 @@ from __future__ import annotations
 
 from operator import mul
 
-import numpy as np
-import numpy.typing as npt
-
 FORGETTING = 0.97
 """Weight of the past at each new step: the last 30 or so count."""
 
@@ -31,68 +28,70 @@ RIDGE = 1e-4
 LONG = 1000.0
 """Ids that make one unit of the padded feature, so that all features are of like size."""
 
-Floats = npt.NDArray[np.float64]
-
 
 class StepTime:
     """Least squares over steps of all kinds, none of the slopes negative.
 
     Old steps lose weight, but of each kind (to a factor of two in every feature) something is
     remembered: a cloud that only sees long drafts would forget otherwise what it could do without
-    them. Of a kind the means are kept, a row of ``_means`` each: three features and the seconds.
+    them. Of a kind the means are kept: three features and the seconds.
     """
 
     def __init__(self) -> None:
         self._kinds: dict[tuple[int, int, int], int] = {}
-        self._means: Floats = np.zeros((0, 4))
-        self._weights: Floats = np.zeros(0)
+        self._means: list[tuple[float, float, float, float]] = []
+        self._weights: list[float] = []
         self.fixed, self.row, self.padded, self.each = 0.03, 0.0, 0.0, 0.0
         self.known = False
         self._curve: tuple[tuple[float, float], ...] = ()
 
     def observe(self, rows: int, longest: int, tokens: int, seconds: float) -> None:
         """A step over ``tokens`` of ``rows`` rows, the longest with ``longest`` ids, took so."""
-        seen = np.array((rows, rows * longest / LONG, tokens, seconds), np.float64)
+        seen = (float(rows), rows * longest / LONG, float(tokens), seconds)
         key = (rows.bit_length(), longest.bit_length(), tokens.bit_length())
         at = self._kinds.setdefault(key, len(self._kinds))
-        self._weights *= FORGETTING
-        np.maximum(self._weights, LEAST_WEIGHT, out=self._weights)
+        self._weights = [max(LEAST_WEIGHT, FORGETTING * weight) for weight in self._weights]
         if at == len(self._means):
-            self._means = np.vstack((self._means, seen))
-            self._weights = np.append(self._weights, 0.0)
-        weight = self._weights[at] = float(self._weights[at]) + 1.0
-        seen -= self._means[at]
-        seen *= max(KIND_GAIN, 1 / weight)
-        self._means[at] += seen
+            self._means.append(seen)
+            self._weights.append(0.0)
+        self._weights[at] += 1.0
+        gain = max(KIND_GAIN, 1 / self._weights[at])
+        one, two, three, four = (
+            mean + gain * (new - mean) for mean, new in zip(self._means[at], seen, strict=True)
+        )
+        self._means[at] = one, two, three, four
         self._fit()
         self.known = True
         if key[2] <= LARGEST_TOLD:
             self._curve = self._told()
 
     def curve(self) -> tuple[tuple[float, float], ...]:
-        """Tokens and seconds of the sizes seen so far, at most that of a long draft."""
+        """Tokens and seconds of sizes up to that of a long draft, as of the last such step."""
         return self._curve
 
     def _told(self) -> tuple[tuple[float, float], ...]:
-        means, weights = self._means[:, 2:].tolist(), self._weights.tolist()
         sizes: dict[int, list[float]] = {}
         for (_, _, bits), at in self._kinds.items():
             if bits <= LARGEST_TOLD:
+                weight, (_, _, tokens, seconds) = self._weights[at], self._means[at]
                 total = sizes.setdefault(bits, [0.0, 0.0, 0.0])
-                weight, (tokens, seconds) = weights[at], means[at]
                 total[0] += weight
                 total[1] += weight * tokens
                 total[2] += weight * seconds
         return tuple((t / weight, s / weight) for _, (weight, t, s) in sorted(sizes.items()))
 
     def _fit(self) -> None:
-        """Every step does this: few operations on arrays, since a small one costs as a big one."""
-        weight = self._weights / np.add.reduce(self._weights)
-        mean = weight @ self._means
-        apart = self._means - mean
-        weight = weight[:, None] * apart
-        moments = (weight.T @ apart).tolist()
-        *sizes, seconds = mean.tolist()
+        """Plain numbers: every step does this, and the kinds are too few for arrays to pay."""
+        total = sum(self._weights)
+        share = [weight / total for weight in self._weights]
+        columns = list(zip(*self._means, strict=True))
+        *sizes, seconds = (sum(map(mul, share, column)) for column in columns)
+        apart = [
+            [value - mean for value in column]
+            for column, mean in zip(columns, (*sizes, seconds), strict=True)
+        ]
+        weighed = [list(map(mul, share, column)) for column in apart[:3]]
+        moments = [[sum(map(mul, one, other)) for other in apart] for one in weighed]
         slopes = _least_squares(moments, sizes)
         explained = sum(map(mul, slopes, sizes))
         if explained > seconds:  # more than there is: nothing would be left for the weights
