@@ -157,7 +157,7 @@ def _sessions(placed: list[dict[str, Any]]) -> Table:
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column in ("session", "key", "replica", "ids", "moves", "weight", "guesses"):
+    for column in ("session", "key", "replica", "way", "ids", "moves", "weight", "guesses"):
         left = column in ("session", "key", "replica")
         table.add_column(column, justify="left" if left else "right")
     for session in sorted(placed, key=lambda s: (s.get("replica") or "", s.get("session") or "")):
@@ -166,6 +166,7 @@ def _sessions(placed: list[dict[str, Any]]) -> Table:
             session.get("session", "")[:8],
             session.get("key") or "(none)",
             session.get("replica") or "waits",
+            _ms(session.get("round_trip_s")),
             str(session.get("ids")),
             str(session.get("moves", 0)),
             f"{session.get('weight', 1.0):.2f}",

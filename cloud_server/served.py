@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass, field
 
 from outrider.protocol.cloud import CloudConnection
+from outrider.protocol.errors import LinkError
 from outrider.runtime.net.link import Link
 
 TOGETHER = 1200
@@ -21,6 +23,17 @@ class Served:
     connection: CloudConnection
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     sending: bool = False
+    _first: float | None = None
+
+    @property
+    def rtt(self) -> float | None:
+        """Seconds of the last ping that was answered."""
+        return self.link.ping_rtt or self._first
+
+    async def ping(self) -> None:
+        """The first one at once: the link's own come every 20 seconds."""
+        with contextlib.suppress(LinkError):
+            self._first = await self.link.ping()
 
     def post(self) -> None:
         """Send what is due as far as the link takes it at once; the rest is the writer's.

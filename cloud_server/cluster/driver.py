@@ -123,6 +123,10 @@ class GatewayService:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK)
+            for relay in self.gateway.relays.values():
+                link = relay.session.link
+                if isinstance(link, CloudConnection) and link in self._served:
+                    relay.rtt = self._served[link].rtt or relay.rtt
             self.gateway.tick(_now())
             if self._server is not None:
                 self._server.sweep()  # links of keys that have expired
@@ -189,6 +193,7 @@ class GatewayService:
         connection = CloudConnection(self.gateway.table, link.peer.key_name or "", _now())
         served = self._served[connection] = Served(link, connection)
         writer = asyncio.create_task(served.write())
+        ping = asyncio.create_task(served.ping())
 
         def take(message: bytes) -> bool:
             connection.receive(message, _now())
@@ -204,7 +209,8 @@ class GatewayService:
             pass  # its sessions wait for the edge to come back
         finally:
             writer.cancel()
-            await asyncio.gather(writer, return_exceptions=True)
+            ping.cancel()
+            await asyncio.gather(writer, ping, return_exceptions=True)
             del self._served[connection]
             there = connection.sessions
             connection.connection_lost(_now())

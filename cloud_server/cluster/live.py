@@ -1,10 +1,11 @@
 """The placement problem made of live figures, and its policies at work in a gateway.
 
-The devices of a gateway reach every replica through it, so of the way only the part behind the
-gateway tells replicas apart. A round of a session lasts as long as the wait at the replica, a pass
-there with all that is in it, and what the session loses to the way: all of it where the cloud waits
-for guesses. Where the cloud goes on by itself meanwhile, no more than the passes that the guesses
-would have saved. The problem is filled so that it says the same.
+The devices of a gateway reach every replica through it: of the way only the part behind the
+gateway tells replicas apart, but what that is worth depends on the part before it. A round of a
+session lasts as long as the wait at the replica, a pass there with all that is in it, and what the
+session loses to the way: all of it where the cloud waits for guesses. Where the cloud goes on by
+itself meanwhile, no more than the passes that the guesses would have saved. The problem is filled
+so that it says the same.
 """
 
 from __future__ import annotations
@@ -96,9 +97,10 @@ class Figures:
 
     def lost(self, relay: Relay) -> float:
         """Seconds of a round that this session loses to the way."""
+        trip = relay.rtt + self.way
         if relay.session.objective == "cost" or relay.session.ratio:
-            return self.way
-        return min(self.way, (work_of(relay) - 1.0) * self.fixed)
+            return trip
+        return min(trip, (work_of(relay) - 1.0) * self.fixed)
 
 
 def work_of(relay: Relay) -> float:

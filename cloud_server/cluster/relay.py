@@ -31,6 +31,7 @@ class Relay:
     placed where it is, in seconds; ``moves``: how often the answer under way changed its replica.
     ``waiting``: since when its answer has had no replica, for the reason ``why``. ``work``: tokens
     that a round of it asks for lately; ``weight``: what its replica was told that it counts.
+    ``rtt``: seconds to its edge and back, 0 until that is known.
     """
 
     session: CloudSession
@@ -43,6 +44,7 @@ class Relay:
     why: SessionError | None = None
     work: float = 1.0
     weight: float = 1.0
+    rtt: float = 0.0
     _epoch: Guesses | None = None
 
     @property

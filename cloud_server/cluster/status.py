@@ -33,6 +33,7 @@ def facts(gateway: Gateway, uptime: float) -> dict[str, Any]:
                 "replica": relay.replica.name if relay.replica else None,
                 "ids": len(relay.session.ids),
                 "moves": relay.moves,
+                "round_trip_s": _rounded(relay.rtt or None),
                 "weight": round(relay.weight, 3),
                 "draft_bytes_per_second": _finite(relay.session.cap),
             }

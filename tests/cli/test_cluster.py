@@ -123,8 +123,8 @@ def test_what_a_gateway_says_as_a_table() -> None:
         "replicas": {"a": replica, "b": {"state": "refused", "why": "its model is 'n'"}},
         "placement": [
             {"session": "0123456789", "key": "", "replica": "a", "ids": 7, "moves": 2},
-            {"session": "fedcba98", "key": "ann", "replica": None, "ids": 9, "weight": 1.25,
-             "draft_bytes_per_second": 256.4},
+            {"session": "fedcba98", "key": "ann", "replica": None, "ids": 9,
+             "weight": 1.25, "round_trip_s": 0.012, "draft_bytes_per_second": 256.4},
         ],
     }  # fmt: skip
     console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
@@ -133,5 +133,5 @@ def test_what_a_gateway_says_as_a_table() -> None:
     for part in ("1 of 4", "2.0 ms", "its model is 'n'"):
         assert part in text
     rows = [line.split() for line in text.splitlines()]
-    assert ["01234567", "(none)", "a", "7", "2", "1.00", "no", "cap"] in rows
-    assert ["fedcba98", "ann", "waits", "9", "0", "1.25", "256", "B/s"] in rows
+    assert ["01234567", "(none)", "a", "-", "7", "2", "1.00", "no", "cap"] in rows
+    assert ["fedcba98", "ann", "waits", "12.0", "ms", "9", "0", "1.25", "256", "B/s"] in rows
