@@ -12,8 +12,12 @@ import logging
 import os
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import msgspec
+
+from outrider.protocol.errors import SettingError
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
 """Seconds before a process that ended is started again, doubled as long as it never gets ready."""
@@ -39,13 +43,22 @@ class Roster:
 
     def to_json(self) -> str:
         """One line."""
-        return json.dumps(asdict(self))
+        return msgspec.json.encode(self).decode()
 
     @classmethod
     def from_json(cls, line: str | bytes) -> Roster:
-        """The reverse."""
-        said = json.loads(line)
-        return cls(said["replicas"], tuple(said["draining"]), tuple(said["others"]), said["keys"])
+        """The reverse.
+
+        Raises:
+            SettingError: it is no roster.
+        """
+        try:
+            return msgspec.json.decode(line, type=cls)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise SettingError(
+                "a gateway is told its roster as lines of JSON by `outrider cloud cluster`: "
+                f"{error}"
+            ) from error
 
 
 class Launcher(Protocol):
