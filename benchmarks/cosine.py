@@ -63,7 +63,7 @@ class Way:
     name: str
     members: tuple[int | None, ...] = ALL
     most: int = 3
-    width: int = 2
+    width: int = 4
     route: str = "scores"
     fuse: bool = True
     fixed: bool = True

@@ -291,7 +291,7 @@ class EdgeEngine:
         self.stats.drafted += len(guess.tokens)
         self.stats.draft_seconds += seconds
         if guess.tokens:
-            self._timed(work, max(1, guess.depth - guess.scored), seconds, guess.scored)
+            self._timed(work, max(1, guess.spent - guess.scored), seconds, guess.scored)
         session = work.session
         ahead = self._still_ahead(work, guess)
         if ahead is None and work.side is not None and self._beside(work, work.side, guess, now):
@@ -301,8 +301,9 @@ class EdgeEngine:
             return
         tokens = ahead.tokens
         self.stats.dropped += max(0, len(guess.tokens) - len(tokens))
-        # An end token, or too unsure: no more at this place. One that was stopped says nothing.
-        short = guess.depth < len(work.given) + work.count and not guess.stopped
+        # No more here: an end, too unsure, or in lockstep steps spent beside. Stopped says nothing.
+        most = guess.depth if work.count >= work.window else guess.spent
+        short = most < len(work.given) + work.count and not guess.stopped
         if guess.rows:
             self._rows.observe(session.handle, guess)
         if guess.tokens:

@@ -318,7 +318,7 @@ class SimEdge:
         # done to find out that the drafter is too unsure to guess, too.
         if guess.seconds:
             return guess, guess.seconds
-        steps = max(1, guess.depth - guess.scored) * self._costs.draft_step
+        steps = max(1, guess.spent - guess.scored) * self._costs.draft_step
         reading = max(0, fed - 1) + guess.scored
         return guess, steps + reading * self._costs.draft_prefill
 

@@ -1,14 +1,17 @@
 """How many members draft together, and which guesses beside the chain are worth their place.
 
 Speculation control as CoSine has it (arXiv 2503.10325): a busy verifier gets fewer drafters and
-guesses, an idle one more. What decides is measured: how often the chain is right with so many
+guesses, an idle one more. What decides is measured: how often the tree is right with so many
 drafters, and what their steps take. Where more drafters do not pay, one is left.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass, field
+
+from outrider.edge_client.group.pool import Candidate
 
 KEEP = 0.97
 """Weight of a rate's past with each position judged."""
@@ -31,10 +34,29 @@ CLOSED = 0.5
 GAIN = 1.03
 """A larger group must be predicted to be so much faster to be kept."""
 
-BINS = 10
-HOPE, HOPE_WEIGHT = 0.5, 2.0
-"""A guess is taken to be right as often as its confidence says times this, until so many were
-judged."""
+BUSY = 0.5
+"""How likely right guesses must be at the verifier for one drafter to be enough."""
+
+GAPS = (0.25, 0.5, 1.0, 2.0, 4.0)
+RIGHT = (0.45, 0.55, 0.65, 0.8, 0.9, 0.97)
+"""Gaps (natural units) at which a class of candidates ends, and how often the first choice is right
+in each until it is known."""
+
+BESIDE, LATER, RANKS = 0.6, 1.5, 3
+"""Share of the first choice's mistakes in which the second is right until it is known; the r-th
+after it r^-LATER of that. Those from the third on are one class."""
+
+AGREED, VOTES = 0.5, 3
+"""Share of the first choice's mistakes that is left for each further member that names it first,
+until it is known; more than so many are one class."""
+
+PRIOR_WEIGHT = 4.0
+
+HEARD_KEEP = 0.99
+
+AGAIN, TOGETHER = 0.15, 3.0
+"""What a place is worth to a further member, as a share; and by how much more for the share of one
+member's mistakes that the pool avoids."""
 
 
 @dataclass(slots=True)
@@ -43,11 +65,12 @@ class Rate:
 
     right: float = 0.0
     judged: float = 0.0
+    keep: float = KEEP
 
     def observe(self, right: bool) -> None:
         """One more case."""
-        self.right = KEEP * self.right + right
-        self.judged = KEEP * self.judged + 1
+        self.right = self.keep * self.right + right
+        self.judged = self.keep * self.judged + 1
 
 
 @dataclass(slots=True)
@@ -60,7 +83,7 @@ class _Size:
 
     @property
     def hit(self) -> float:
-        """How often the chain is right."""
+        """How often the tree goes on with what is committed."""
         return min(0.98, self.rate.right / max(1.0, self.rate.judged))
 
     @property
@@ -87,7 +110,7 @@ class Crew:
 
     def size(self, round_seconds: float, load: float) -> int:
         """How many are to draft now. ``load``: how likely right a guess must be at the verifier."""
-        if self.most == 1 or load > HOPE:
+        if self.most == 1 or load > BUSY:
             return 1
         group, single = self._sizes[self.most], self._sizes[1]
         if single.seen < ENOUGH:
@@ -114,7 +137,7 @@ class Crew:
         return best
 
     def judged(self, size: int, right: bool) -> None:
-        """The chain of so many drafters was right at a position, or not."""
+        """The tree of so many drafters held what was committed at a position, or not."""
         known = self._sizes.get(size)
         if known is None:  # some were away
             return
@@ -131,18 +154,63 @@ class Crew:
             known.step = step + 0.1 * (seconds - step)
 
 
-class Odds:
-    """How often guesses of a confidence turned out right, for the chain and beside it."""
+class Hearing:
+    """Whether members are best heard alike or by who foresees the text, and best asked together.
+
+    Where errors of members fall on different places, what most of them say is right far more often
+    than what any of them says, so they are worth asking about one place; members that differ by
+    domain only are worth more apart. Each position about which several were asked says which it is.
+    """
 
     def __init__(self) -> None:
-        self._bins = [[Rate() for _ in range(BINS + 1)] for _ in range(2)]
+        self._alike, self._weighed, self._alone = (Rate(keep=HEARD_KEEP) for _ in range(3))
 
-    def of(self, confidence: float, *, side: bool) -> float:
-        """The chance that a guess is the token committed, if all before it are."""
-        rate = self._bins[side][int(BINS * confidence)]
-        hope = confidence * (HOPE if side else 1.0)
-        return (rate.right + HOPE_WEIGHT * hope) / (rate.judged + HOPE_WEIGHT)
+    def observe(self, *, alike: bool, weighed: bool, alone: bool) -> None:
+        """Who was right: the pool of equals, the weighed pool, the member that weighs most."""
+        self._alike.observe(alike)
+        self._weighed.observe(weighed)
+        self._alone.observe(alone)
 
-    def observe(self, confidence: float, right: bool, *, side: bool) -> None:
-        """One such guess was judged."""
-        self._bins[side][int(BINS * confidence)].observe(right)
+    @property
+    def equals(self) -> bool:
+        """All are to be heard alike."""
+        return self._alike.right > self._weighed.right
+
+    @property
+    def again(self) -> float:
+        """What a place is still worth to a member where another was, as a share."""
+        judged, alone = self._alone.judged, self._alone.right
+        avoided = max(self._alike.right, self._weighed.right) - alone
+        return min(1.0, AGAIN + TOGETHER * max(0.0, avoided) / max(1.0, judged - alone))
+
+
+class Odds:
+    """How often candidates turned out right, by their rank, the gap between them and the first, and
+    how many members named them first.
+
+    What a model calls its probability says little here: with the shared noise a token of 10 % can
+    be the target's choice almost surely. What says it is by how much its noisy score leads, and
+    that others say the same.
+    """
+
+    def __init__(self) -> None:
+        self._rates: dict[tuple[int, int, int, bool], Rate] = {}
+
+    def of(self, candidate: Candidate) -> float:
+        """The chance that it is the token committed, if all before it are."""
+        rate = self._rate(candidate)
+        return rate.right / rate.judged
+
+    def observe(self, candidate: Candidate, right: bool) -> None:
+        """One such candidate was judged."""
+        self._rate(candidate).observe(right)
+
+    def _rate(self, candidate: Candidate) -> Rate:
+        rank, at = min(candidate.rank, RANKS), bisect_right(GAPS, candidate.gap)
+        votes = min(candidate.votes, VOTES)
+        key = rank, at, votes, candidate.voices > 1
+        if key not in self._rates:
+            wrong = 1 - RIGHT[at]
+            hope = wrong * BESIDE / rank**LATER if rank else 1 - wrong * AGREED ** (votes - 1)
+            self._rates[key] = Rate(PRIOR_WEIGHT * min(1.0, hope), PRIOR_WEIGHT)
+        return self._rates[key]

@@ -6,24 +6,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from outrider.edge_client.group.members import Member
+from outrider.edge_client.group.pool import Candidate
 from outrider.protocol.decoding.rules import Proposal
+from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.decoding.trees import ROOT
 from outrider.runtime.lm.drafter import Guess, Standing
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a draft: what was proposed, by whom, and what became of it."""
+    """One step of a draft: what was proposed after a node, by whom, and what that comes to."""
 
     proposals: dict[int, list[Proposal]]
-    chain: int
-    sides: list[tuple[int, float]]
-    confidence: float
+    candidates: list[Candidate]
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What a draft was asked for."""
+    """What a draft was asked for: ``count`` steps after ``ids``."""
 
     ids: tuple[int, ...]
     count: int
@@ -31,17 +31,35 @@ class Ask:
     standing: Standing
     floor: float
     stop: Callable[[], bool]
+    sampling: Sampling
 
 
 @dataclass(slots=True)
 class Draft:
-    """A draft that was not judged yet: where it began, its tree and its steps."""
+    """A draft that was not judged yet: where it began, its tree, and its steps by their node."""
 
     start: int
     guess: Guess
-    steps: list[Step]
+    steps: dict[int, Step]
     size: int
+    sampling: Sampling
     judged: int = 0
+
+    @property
+    def parents(self) -> Sequence[int]:
+        """Of its nodes, also where they are a chain."""
+        return self.guess.parents or range(ROOT, len(self.guess.tokens) - 1)
+
+    @property
+    def end(self) -> int:
+        """The node after which the next draft goes on: the first guess at each place."""
+        first: dict[int, int] = {}
+        for node, parent in enumerate(self.parents):
+            first.setdefault(parent, node)
+        node = ROOT
+        while node in first:
+            node = first[node]
+        return node
 
 
 @dataclass(slots=True)
@@ -67,15 +85,3 @@ class Tree:
         chain = self.parents == list(range(ROOT, len(self.tokens) - 1))
         parents = () if chain else tuple(self.parents)
         return Guess(tuple(self.tokens), tuple(self.confidences), parents=parents)
-
-
-def comb(steps: Sequence[Step], sides: Sequence[tuple[int, int, float]]) -> Guess:
-    """The chain with guesses beside it: (depth, token, confidence). Of siblings it stands first."""
-    tree, node = Tree(), ROOT
-    for depth, step in enumerate(steps):
-        above = node
-        node = tree.add(step.chain, above, step.confidence)
-        for at, token, confidence in sides:
-            if at == depth:
-                tree.add(token, above, confidence)
-    return tree.guess()

@@ -1,26 +1,28 @@
 """Several drafters that make one tree of guesses, after CoSine (arXiv 2503.10325).
 
-A draft goes in steps. In each, all chosen members propose at once what follows the text and the
-chain so far; the token with the most confidence behind it goes to all of them and is the chain's
-next, the others hang beside it, equal ones joined. Under the coupled rule all members add the same
-noise to their scores, so that they agree more often, and a runner-up by noisy score is what the
-target chooses if its row differs a little. Confidence only decides *which* guesses are made and in
-what order: the verifier takes the child that equals the target's own coupled choice, whatever was
-guessed, so the text depends on the target and the seed alone.
+A draft goes in steps. In each, all chosen members propose at once, each where it is of most use to
+the tree (:mod:`outrider.edge_client.group.growth`); what they name for one place is weighed into
+one ranking (:mod:`outrider.edge_client.group.pool`), and all go on from what that came to. Chances
+only decide *which* guesses are made and in what order: the verifier takes the child that equals the
+target's own coupled choice, whatever was guessed, so the text depends on the target and the seed
+alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from time import monotonic
 from typing import Protocol, TypeVar
 
-from outrider.edge_client.group.crew import Crew, Odds
-from outrider.edge_client.group.draft import Ask, Draft, Step, Tree, comb
+from outrider.edge_client.group.crew import Crew, Hearing, Odds
+from outrider.edge_client.group.draft import Ask, Draft, Step, Tree
+from outrider.edge_client.group.growth import Growth, Named, Path
 from outrider.edge_client.group.members import Member
+from outrider.edge_client.group.pool import Candidate, Noise, log_probabilities, pooled
 from outrider.edge_client.group.routing import Route, Router, Similarity, same, signal
-from outrider.protocol.decoding.rules import Proposal
+from outrider.protocol.decoding.rules import Proposal, shared_noise
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.decoding.sparse import Budget
 from outrider.protocol.decoding.trees import ROOT, follow
@@ -29,9 +31,6 @@ from outrider.runtime.lm.drafter import Guess, Standing
 
 T = TypeVar("T")
 Request = tuple[int, int]
-
-RUNNER_UP = 0.25
-"""What a member's vote for a token that it does not name first counts for."""
 
 
 class Steps(Protocol):
@@ -66,7 +65,7 @@ class GroupSettings:
     """
 
     most: int = 0
-    width: int = 2
+    width: int = 4
     route: bool = True
     fuse: bool = True
     fixed: bool = False
@@ -90,7 +89,8 @@ class Group:
         self.n_ctx = min(member.n_ctx for member in steps.members)
         self.router = Router(len(steps.members))
         self.crew = Crew(min(self.settings.most or len(steps.members), len(steps.members)))
-        self.odds = Odds()
+        self.odds = (Odds(), Odds())
+        self.hearing = (Hearing(), Hearing())
         self._eos = eos
         self._similarity = similarity
         self._clock = clock
@@ -143,7 +143,7 @@ class Group:
         route = self.router.route(now.request, now.key)
         if budget is not None:
 
-            def alone(member: Member) -> Guess:
+            def draw(member: Member) -> Guess:
                 if member.drafter is None:  # its distributions are not sent about
                     return Guess((), ())
                 return member.drafter.draft(
@@ -155,19 +155,20 @@ class Group:
                 found = [i for i in ready if self.steps.members[i].drafter is not None]
                 return route.choose(found or ready, 1, lambda _: 0.0)
 
-            guesses = self._ask(here, alone, lambda m: m.behind(ids) + count)
+            guesses = self._ask(here, draw, lambda m: m.behind(ids) + count)
             return next(iter(guesses.values()))
         size = self.crew.most if self.settings.fixed else self.crew.size(now.round, now.load)
         self._at_work = self._chosen(route, size) or self._at_work
-        width = self.settings.width if now.price < 1.0 else 1
+        pays = now.price < 1.0 or len(self._at_work) > 1
+        width = self.settings.width if pays else 1
 
         def propose(member: Member, after: list[int]) -> list[Proposal]:
             return member.propose(after, prompt_len, sampling, width, never)
 
-        ask = Ask(tuple(ids), count, propose, now, floor, stop)
-        guess, steps = self._fused(ask) if self.settings.fuse else self._union(ask)
+        ask = Ask(tuple(ids), count, propose, now, floor, stop, sampling)
+        guess, steps = self._fused(ask, route) if self.settings.fuse else self._union(ask)
         if guess.tokens:
-            draft = Draft(len(ids), guess, steps, len(self._at_work))
+            draft = Draft(len(ids), guess, steps, len(self._at_work), sampling)
             self._drafts.setdefault(now.request, []).append(draft)
         return guess
 
@@ -219,63 +220,58 @@ class Group:
         """Those at work, or whoever is there."""
         return [i for i in self._at_work if i in ready] or ready
 
-    def _step(
-        self, text: list[int], propose: Callable[[Member, list[int]], list[Proposal]]
-    ) -> dict[int, list[Proposal]]:
-        """What the members at work propose after ``text``; who is away or late is passed by."""
+    def _fused(self, ask: Ask, route: Route) -> tuple[Guess, dict[int, Step]]:
+        """Members propose where they are of most use, and hear of what all came to."""
+        members = range(len(self.steps.members))
+        hearing = self.hearing[ask.sampling.temperature > 0]
+        weights = route.weights(members)
+        heard = None if hearing.equals else weights
+
+        def rank(path: Path, named: Named) -> list[Candidate]:
+            noise = partial(shared_noise, ask.sampling, len(ask.ids) + len(path))
+            return pooled(named, heard, noise)
+
+        def able(ready: list[int]) -> list[int]:
+            return sorted(self._able(ready), key=lambda i: (-weights[i], i))
+
+        odds = self._odds(ask.sampling)
+        growth = Growth(rank, odds.of, ask.standing.price, ask.floor, self._eos, hearing.again)
+        count, stopped = 0, False
+        while count < ask.count:
+            ready = self.steps.ready()
+            if count and ((ready and not growth.places(able(ready))) or (stopped := ask.stop())):
+                break
+            self._step(ask, growth, able)
+            count += 1
+        guess, steps = growth.best(ask.standing.nodes)
+        return replace(guess, stopped=stopped, steps=count), steps
+
+    def _step(self, ask: Ask, growth: Growth, able: Callable[[list[int]], list[int]]) -> None:
+        """Members propose side by side; who is away or late is passed by."""
+        places: dict[Member, Path] = {}
+
+        def choose(ready: list[int]) -> list[int]:
+            found = growth.places(able(ready))
+            places.update({self.steps.members[i]: path for i, path in found.items()})
+            return list(found)
+
+        def text(member: Member) -> list[int]:
+            return [*ask.ids, *places[member]]
+
         began = self._clock()
-        after = list(text)
-        found = self._ask(
-            self._able,
-            lambda m: propose(m, after),
-            lambda m: m.behind(after),
-        )
+        found = self._ask(choose, lambda m: ask.propose(m, text(m)), lambda m: m.behind(text(m)))
         self.crew.took(len(self._at_work), self._clock() - began)
-        return found
+        for i, proposals in found.items():
+            growth.take(places[self.steps.members[i]], i, proposals)
+        growth.weigh(sorted({places[self.steps.members[i]] for i in found}))
 
-    def _ranked(self, proposals: dict[int, list[Proposal]]) -> list[tuple[int, float]]:
-        """Candidates, the one with the most confidence behind it first; with the largest of each.
+    def _odds(self, sampling: Sampling) -> Odds:
+        """What is known of candidates, greedy ones or sampled ones."""
+        return self.odds[sampling.temperature > 0]
 
-        Members that name the same token count together. Routes say who drafts, not whose word
-        counts: weighing votes by them lost a tenth of the accepted length in ``bench cosine``.
-        """
-        weights: dict[int, float] = {}
-        largest: dict[int, float] = {}
-        for named in proposals.values():
-            for rank, (token, confidence, _, _) in enumerate(named):
-                # A runner-up is there in case the first is wrong: it must not outvote another.
-                vote = confidence * (RUNNER_UP if rank else 1.0)
-                weights[token] = weights.get(token, 0.0) + vote
-                largest[token] = max(largest.get(token, 0.0), confidence)
-        first = {named[0].id for named in proposals.values() if named}
-        order = sorted(weights, key=lambda t: (t not in first, -weights[t], t))
-        return [(token, largest[token]) for token in order]
-
-    def _fused(self, ask: Ask) -> tuple[Guess, list[Step]]:
-        """One token a step goes to all, the other candidates hang beside it."""
-        text, now, steps = list(ask.ids), ask.standing, []
-        reach, beside, stopped = 1.0, [], False
-        for depth in range(ask.count):
-            proposals = self._step(text, ask.propose)
-            (token, confidence), *others = self._ranked(proposals)
-            if confidence < ask.floor:
-                break
-            steps.append(Step(proposals, token, others, confidence))
-            beside += [(reach * self.odds.of(p, side=True), depth, t, p) for t, p in others]
-            reach *= self.odds.of(confidence, side=False)
-            text.append(token)
-            if token in self._eos:
-                break
-            if depth + 1 < ask.count and (stopped := ask.stop()):
-                break
-        room = max(0, now.nodes - len(steps))
-        worth = sorted((b for b in beside if b[0] >= now.price), reverse=True)[:room]
-        guess = comb(steps, [(depth, t, p) for _, depth, t, p in worth])
-        return replace(guess, stopped=stopped), steps
-
-    def _union(self, ask: Ask) -> tuple[Guess, list[Step]]:
+    def _union(self, ask: Ask) -> tuple[Guess, dict[int, Step]]:
         """Each member goes on with its own chain: the tree is what they come to."""
-        tree, steps, stopped = Tree(), [], False
+        tree, steps, stopped = Tree(), dict[int, Step](), False
         ends = {member: (ROOT, list(ask.ids)) for member in self.steps.members}
         for depth in range(ask.count):
             texts = {member: own for member, (_, own) in ends.items()}
@@ -287,14 +283,12 @@ class Group:
             for i, named in found.items():
                 member = self.steps.members[i]
                 node, own = ends[member]
+                steps.setdefault(node, Step({}, [])).proposals[i] = named
                 if len(tree.tokens) < ask.standing.nodes:
                     node = tree.add(named[0].id, node, named[0].confidence)
                     ends[member] = node, [*own, named[0].id]
             best = max((named[0] for named in found.values()), key=lambda p: p.confidence)
-            if best.confidence < ask.floor:
-                break
-            steps.append(Step(found, best.id, [], best.confidence))
-            if best.id in self._eos:
+            if best.confidence < ask.floor or best.id in self._eos:
                 break
             if depth + 1 < ask.count and (stopped := ask.stop()):
                 break
@@ -311,44 +305,59 @@ class Group:
         while drafts and drafts[0].start < len(verified):
             draft = drafts[0]
             text = verified[draft.start :]
-            depth = len(draft.steps)
-            passed = self._judge(draft, text, now)
-            if passed == len(text) and len(text) < depth:
+            passed = follow(draft.guess.tokens, draft.parents, text)
+            self._judge(draft, passed, text, now)
+            end = passed[-1] if passed else ROOT
+            if len(passed) == len(text) and end in draft.parents:
                 return  # right so far: the rest is still to be judged
-            self.router.route(now.request, now.key).accepts(
-                len(follow(draft.guess.tokens, self._parents(draft), text)), depth
-            )
+            route = self.router.route(now.request, now.key)
+            route.accepts(len(passed), draft.guess.depth)
             drafts.pop(0)
-            if passed < depth:
+            if end != draft.end:
                 drafts.clear()  # they hung from what was refused
 
-    def _parents(self, draft: Draft) -> Sequence[int]:
-        return draft.guess.parents or range(ROOT, len(draft.guess.tokens) - 1)
-
-    def _judge(self, draft: Draft, text: Sequence[int], now: Standing) -> int:
-        """Learn from the steps that the text reached; how many of them the chain had right."""
+    def _judge(
+        self, draft: Draft, passed: Sequence[int], text: Sequence[int], now: Standing
+    ) -> None:
+        """Learn from the steps after the nodes that the text passed, each once."""
         route = self.router.route(now.request, now.key)
-        for at, step in enumerate(draft.steps):
-            if at >= len(text):
-                return at
-            truth = text[at]
-            right = step.chain == truth
-            if at >= draft.judged:
-                draft.judged = at + 1
-                self.crew.judged(draft.size, right)
-                self.odds.observe(step.confidence, right, side=False)
-                for token, confidence in step.sides:
-                    self.odds.observe(confidence, token == truth, side=True)
-                firsts = {member: named[0] for member, named in step.proposals.items()}
-                route.observe(
-                    {
-                        member: signal(first.confidence, self._likeness(first.id, truth))
-                        for member, first in firsts.items()
-                    }
-                )
-            if not right:
-                return at
-        return len(draft.steps)
+        for at, (node, truth) in enumerate(zip((ROOT, *passed), text, strict=False)):
+            step = draft.steps.get(node)
+            if at < draft.judged or step is None:
+                continue
+            draft.judged = at + 1
+            if node in draft.parents:
+                self.crew.judged(draft.size, at < len(passed))
+            for candidate in step.candidates:
+                self._odds(draft.sampling).observe(candidate, candidate.id == truth)
+            named = {member: found for member, found in step.proposals.items() if found}
+            route.observe(
+                {
+                    member: signal(found[0].confidence, self._likeness(found[0].id, truth))
+                    for member, found in named.items()
+                }
+            )
+            noise = partial(shared_noise, draft.sampling, draft.start + at)
+            if len(named) > 1:
+                self._heard(draft.sampling, route.weights(list(named)), named, noise, truth)
+            logs = {m: log_probabilities([truth], found, noise) for m, found in named.items()}
+            route.foresaw({member: float(log[0]) for member, log in logs.items()})
+
+    def _heard(
+        self,
+        sampling: Sampling,
+        weights: dict[int, float],
+        named: Named,
+        noise: Noise,
+        truth: int,
+    ) -> None:
+        """Several were asked about one place: who was right."""
+        most = max(weights, key=lambda member: (weights[member], -member))
+        self.hearing[sampling.temperature > 0].observe(
+            alike=pooled(named, None, noise)[0].id == truth,
+            weighed=pooled(named, weights, noise)[0].id == truth,
+            alone=named[most][0].id == truth,
+        )
 
     def _likeness(self, token: int, truth: int) -> float:
         return 1.0 if token == truth else self._similarity(token, truth)

@@ -35,6 +35,20 @@ START, PRIOR_WEIGHT = 0.5, 4.0
 PRIOR_KEEP = 0.5
 """What of a key's prior is left after each further request."""
 
+FORESIGHT_KEEP = 0.95
+"""Weight of the past with each position judged, in how well a member foresees the text: its last 20
+positions or so count."""
+
+UNFORESEEN, UNKNOWN = -5.0, -1.0
+"""Log-probability of what was committed that counts at least, and before anything was judged."""
+
+EVIDENCE = 0.2
+"""What the evidence counts: neighbouring positions say much the same, and members that are right
+for different reasons are worth hearing together. At 1 one member decides nearly alone."""
+
+EVEN = 0.1
+"""Part of the weights that all members share alike: no one is ever unheard."""
+
 BUSY = 0.5
 """Share of its score that a member loses at full load."""
 
@@ -53,12 +67,39 @@ def signal(probability: float, similarity: float) -> float:
 
 @dataclass(slots=True)
 class Route:
-    """One request's scores. ``tried[i]`` positions of member i were judged, recent ones most."""
+    """One request's scores. ``tried[i]`` positions of member i were judged, recent ones most.
+
+    ``foresight[i]`` is the mean log-probability that member i gave to what was committed, over the
+    last ``foreseen`` positions or so.
+    """
 
     scores: list[float]
     tried: list[float]
     accepted: float | None = None
     depth: float = 1.0
+    foresight: list[float] = field(default_factory=list)
+    foreseen: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.foresight = self.foresight or [UNKNOWN] * len(self.scores)
+
+    def foresaw(self, logs: Mapping[int, float]) -> None:
+        """Members gave these log-probabilities to what was committed at one position."""
+        gain = 1 / (1 + FORESIGHT_KEEP * self.foreseen)
+        for member, value in logs.items():
+            self.foresight[member] += gain * (max(UNFORESEEN, value) - self.foresight[member])
+        self.foreseen = 1 + FORESIGHT_KEEP * self.foreseen
+
+    def weights(self, members: Sequence[int]) -> dict[int, float]:
+        """What each member's word counts, 1 in all: its chance to be the model of this text.
+
+        That is exp of the evidence, the log-probability of the recent text under it, tempered.
+        """
+        evidence = {m: EVIDENCE * self.foreseen * self.foresight[m] for m in members}
+        most = max(evidence.values())
+        odds = {m: math.exp(value - most) for m, value in evidence.items()}
+        total = sum(odds.values())
+        return {m: EVEN / len(members) + (1 - EVEN) * o / total for m, o in odds.items()}
 
     def observe(self, values: Mapping[int, float]) -> None:
         """Members' tokens at one position were judged; what is known of the others gets old."""
@@ -100,15 +141,18 @@ class Router:
 
     members: int
     routes: dict[tuple[int, int], Route] = field(default_factory=dict)
-    _priors: dict[str, tuple[list[float], list[float]]] = field(default_factory=dict)
+    _priors: dict[str, Route] = field(default_factory=dict)
     _keys: dict[tuple[int, int], str] = field(default_factory=dict)
 
     def route(self, request: tuple[int, int], key: str = "") -> Route:
         """The route of a request, begun from the key's prior."""
         if request not in self.routes:
-            scores, weights = self._priors.get(key, ([START] * self.members, [0.0] * self.members))
+            before = self._priors.get(key, Route([START] * self.members, [0.0] * self.members))
             self.routes[request] = Route(
-                list(scores), [min(PRIOR_WEIGHT, PRIOR_KEEP * w) for w in weights]
+                list(before.scores),
+                [min(PRIOR_WEIGHT, PRIOR_KEEP * w) for w in before.tried],
+                foresight=list(before.foresight),
+                foreseen=min(PRIOR_WEIGHT, PRIOR_KEEP * before.foreseen),
             )
             self._keys[request] = key
         return self.routes[request]
@@ -117,4 +161,4 @@ class Router:
         """The request is over: its key remembers."""
         route = self.routes.pop(request, None)
         if route is not None:
-            self._priors[self._keys.pop(request)] = (route.scores, route.tried)
+            self._priors[self._keys.pop(request)] = route

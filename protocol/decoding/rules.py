@@ -68,6 +68,14 @@ def scored(
     return tokens, scores
 
 
+def shared_noise(sampling: Sampling, length: int, tokens: Sequence[int]) -> F64:
+    """What is added to the scores of ``tokens`` after ``length`` ids, whoever scores them."""
+    listed = np.array(tokens, np.int64)
+    if sampling.temperature == 0:
+        return np.zeros(listed.size)
+    return gumbel(sampling.seed, sampling.choice, length, listed, choice_domain(sampling))
+
+
 def _noise(sampling: Sampling, ids: Sequence[int], tokens: I64) -> F64:
     """The noise of ``tokens`` as the token after ``ids``."""
     return gumbel(sampling.seed, sampling.choice, len(ids), tokens, choice_domain(sampling))
@@ -253,22 +261,25 @@ def propose_some(
         return [best]
     z = processed(row, sampling, ids, prompt_len, usable, single=True)
     cold = sampling.temperature == 0
-    listed = np.sort(top(z, min(z.size, HEAD + len(never))))
-    scores = z[listed].astype(np.float64) / (1.0 if cold else sampling.temperature)
-    e = np.exp(scores - scores.max())
-    masses = e / e.sum()
+    most = z.size if z.size <= SMALL else HEAD + len(never)
+    listed = top(z, most) if most < z.size else np.arange(z.size)
+    scaled = z.astype(np.float64) / (1.0 if cold else sampling.temperature)
+    e = np.exp(scaled - scaled.max())
+    scores, total = scaled[listed], float(e.sum())
     if has_cuts(sampling) and not cold:
-        kept, _ = cut(listed, scores, sampling, 0.0)
-        listed, scores, masses = listed[kept], scores[kept], masses[kept]
+        kept, total = cut(listed, scores, sampling, max(0.0, total - float(e[listed].sum())))
+        listed, scores = listed[kept], scores[kept]
     if not cold:
         scores = scores + _noise(sampling, ids, listed)
+    few = min(scores.size, count + len(never))
+    leaders = np.arange(few) if few == scores.size else top(scores, few)
     found = [best]
-    for at in np.argsort(-scores, kind="stable"):
+    for at in leaders[np.argsort(-scores[leaders], kind="stable")]:
         token = int(listed[at])
         if len(found) == count:
             break
         if token != best.id and token not in never:
-            found.append(Proposal(token, float(masses[at])))
+            found.append(Proposal(token, min(1.0, float(e[token]) / total)))
     return found
 
 

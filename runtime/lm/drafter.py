@@ -34,7 +34,8 @@ class Guess:
     was ``leads[i]`` lower than that of token i, see
     :class:`outrider.protocol.decoding.rules.Proposal`; both are empty where not known.
     The first ``scored`` tokens are not its own but the cloud's, with its rows for them.
-    ``stopped``: there are so few of them because they were not wanted any more.
+    ``stopped``: there are so few of them because they were not wanted any more. A tree may have
+    taken more ``steps`` than it is deep.
     """
 
     tokens: tuple[int, ...]
@@ -47,6 +48,12 @@ class Guess:
     leads: tuple[float, ...] = ()
     stopped: bool = False
     scored: int = 0
+    steps: int = 0
+
+    @property
+    def spent(self) -> int:
+        """The drafter's steps that they took: one each in a row."""
+        return max(self.depth, self.steps)
 
     @property
     def depth(self) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from outrider.cloud_server.targets.scripted import ScriptedTarget
-from outrider.edge_client.group.crew import Crew, Odds
+from outrider.edge_client.group.crew import Crew
 from outrider.edge_client.group.group import Group, GroupSettings
 from outrider.edge_client.group.members import Member, Pace, Table
 from outrider.edge_client.group.routing import Route, Router, signal
@@ -270,13 +270,6 @@ class TestParts:
                 crew.judged(size, rng.random() < (group if size > 1 else single))
             assert sizes[best] > 0.95 * 2000
         assert Crew(4).size(0.02, 0.9) == 1  # the verifier has no time
-
-    def test_odds_are_learned(self) -> None:
-        odds = Odds()
-        assert odds.of(0.9, side=False) > odds.of(0.9, side=True) > odds.of(0.1, side=True)
-        for _ in range(50):
-            odds.observe(0.95, False, side=False)
-        assert odds.of(0.95, side=False) < 0.1
 
     def test_patience_comes_from_history(self) -> None:
         pace = Pace()
