@@ -5,6 +5,7 @@ All of it looks at rows, rates and past verdicts, never at a token that is not j
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -68,19 +69,20 @@ class Rows:
     def budget(self, session: EdgeSession, link: LinkEstimator) -> Budget:
         """How much of a row to send now: the richest whose sending takes a small share of a pass.
 
-        Where goodput is unknown, the usual one. The floor follows the drafter's uncertainty. In
-        collaborative decoding rows are part of what the text is, so nothing is adapted.
+        Where what the link carries is unknown and there is no cap, the usual one. The floor follows
+        the drafter's uncertainty. In collaborative decoding rows are part of what the text is, so
+        nothing is adapted.
         """
         request = session.request
         if request is not None and request.sampling.collaborate is not None:
             return budget_of(request.sampling.collaborate)
         level = USUAL
-        goodput = link.goodput_up
-        if goodput is not None:
+        carries = _carries(link, session.pacer.cap)
+        if math.isfinite(carries):
             seconds = SHARE * (link.target or 0.03)
             fits = [
                 i for i, (keep, levels, _) in enumerate(LEVELS_OF_BUDGETS)
-                if _bytes(keep, levels) / goodput <= seconds
+                if _bytes(keep, levels) / carries <= seconds
             ]  # fmt: skip
             level = max(fits, default=0)
         known = self._of(session.handle)
@@ -160,7 +162,7 @@ class _Costs:
         right = (seen.acceptance or 0.0) * seen.judged + PRIOR * PRIOR_WEIGHT
         alpha = min(0.98, max(0.02, right / (seen.judged + PRIOR_WEIGHT)))
         target = (link.target if link.target is not None else 0.03) + (link.queue or 0.0)
-        row = row_bytes / link.goodput_up if link.goodput_up else 0.0
+        row = row_bytes / _carries(link, seen.cap)
         return cls(alpha, seen.draft_step or 0.0, max(1e-4, target), link.srtt or 0.0, row)
 
     def alone(self) -> float:
@@ -251,10 +253,15 @@ def choose_rule(asked: str, known: Known) -> Rule:
     )
     free = max(cloud_alone(figures), streaming(figures), best_lockstep(figures, LONGEST)[1])
     keep, levels, _ = LEVELS_OF_BUDGETS[USUAL]
-    row = _bytes(keep, levels) / link.goodput_up if link.goodput_up else 0.0
+    row = _bytes(keep, levels) / _carries(link)
     better = coupled + GAIN * (1 - coupled) if known.ratio is None else known.ratio
     ratio = _Costs(min(0.98, better), step, link.target, rtt, row).best("latency")[1]
     return Rule.RATIO if ratio > free else Rule.COUPLED
+
+
+def _carries(link: LinkEstimator, cap: float = math.inf) -> float:
+    """Bytes of guesses a second that may leave: what the link was found to take, or the cap."""
+    return min(cap, link.goodput_up or math.inf)
 
 
 def _bytes(keep: int, levels: int) -> float:

@@ -258,7 +258,7 @@ class EdgeSession:
         tokens, deltas, rows = window.unsent(room)
         if not tokens and (unsent or not (self._closing or self._calling)):
             return None
-        if tokens and not self.pacer.free(now):
+        if tokens and not self._closing and not self.pacer.free(now):  # a cloud waits for the last
             return None  # what is guessed until then goes with it
         start = None
         if not window.announced:

@@ -35,6 +35,10 @@ NOTICED = 0.05
 STEPS_NOTICED = 2
 """The same of a cap, in steps of its code: a fifth."""
 
+HEADROOM = 1.5
+"""Of a cap over what its edge was seen to send: who is held back by a cap is never seen to send
+more than that, however quick it is."""
+
 USUAL_GAP = 0.05
 """Seconds a guess takes an edge that has not been timed."""
 
@@ -94,7 +98,8 @@ class LiveShares:
         gaps = np.array([max(1e-3, r.session.node_gap or USUAL_GAP) for r in relays])
         size = FRAME_BYTES + self._guess_bytes * guesses
         # Whoever does not guess now needs little, and must be able to say when that changes.
-        seconds = np.where([r.session.riding for r in relays], gaps * guesses, 1.0)
+        riding = [r.session.riding for r in relays]
+        seconds = np.where(riding, gaps * guesses / HEADROOM, 1.0)
         return linear_bands(size, seconds, band)
 
 

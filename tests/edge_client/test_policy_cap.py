@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from outrider.edge_client.adaptive import Adaptive
 from outrider.edge_client.policy import Observed, Plan
+from outrider.edge_client.ratio import Rows
 from outrider.protocol.codec import Codec
+from outrider.protocol.link import LinkEstimator
 from outrider.protocol.messages import Draft
 from outrider.protocol.pacing import FRAME_BYTES
 from outrider.protocol.packing import frame_size
+from outrider.simulator.pair import ConnectionPair
 from tests.edge_client.test_policy import MS, seen, settled
 
 GUESS = 2.5
@@ -73,3 +78,24 @@ def test_a_cap_that_carries_no_guess_a_trip_ends_guessing() -> None:
     _, capped, reason = plan(cap=30.0, rtt=60 * MS)
     assert capped.frame == 0
     assert "do not carry one" in reason
+
+
+@pytest.mark.parametrize("objective", ["balanced", "cost"])
+def test_under_the_ratio_rule_rows_that_a_cap_would_hold_back_are_not_made(objective: str) -> None:
+    """The cloud waits for them, a second for each token."""
+    rows, policy = Rows(), Adaptive(gated=False)
+    for cap in (math.inf, 1e6, 16.0):
+        plan = rows.plan(seen(objective=objective, cap=cap), policy)
+        assert plan is not None
+        assert bool(plan.frame) == (cap > 1e3), rows.reason
+
+
+def test_rows_get_poorer_under_a_cap() -> None:
+    pair = ConnectionPair()
+    session, link = pair.open(1, 2), LinkEstimator()
+    keeps = []
+    for cap in (1e6, 10e3, 1e3):
+        session.pacer.limit(cap)
+        keeps.append(Rows().budget(session, link).keep)
+    assert keeps == sorted(keeps, reverse=True)
+    assert len(set(keeps)) == 3

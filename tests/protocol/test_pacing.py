@@ -142,6 +142,26 @@ def test_the_closing_frame_does_not_wait() -> None:
     assert not pair.cloud_session(session).riding
 
 
+def test_guesses_that_wait_do_not_hold_back_the_closing_frame() -> None:
+    """A cloud that is not told goes on waiting for this edge, for as long as they do."""
+    pair = capped(LEAST_CAP)
+    (session,) = pair.machine.sessions
+    session.guess([5])
+    pair.settle()
+    session.guess([6] * 40)
+    pair.settle()
+    assert session.pacer.held is not None
+    session.stop_riding()
+    pair.settle()
+    assert not pair.cloud_session(session).riding
+    assert pair.cloud_session(session).window.chain(9)[0] == 5
+    assert pair.machine.next_timeout() is None
+    session.guess([7])  # what left too early is made up for
+    pair.settle()
+    assert session.pacer.held is not None
+    assert session.pacer.held > pair.now + 1.0
+
+
 def test_a_cap_is_told_once_for_each_change() -> None:
     pair = capped()
     (session,) = pair.machine.sessions

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 
-from outrider.cloud_server.cluster.shares import SHARES
+from outrider.cloud_server.cluster.shares import SHARES, LiveShares
 from outrider.cloud_server.cluster.status import facts
 from outrider.protocol.decoding.sampling import Sampling
+from outrider.protocol.pacing import FRAME_BYTES
 
 GREEDY = Sampling()
 
@@ -113,3 +115,44 @@ def test_the_status_tells_shares(town) -> None:
         assert place["draft_bytes_per_second"] == pytest.approx(400.0 / len(placed), rel=0.2)
     world = busy(town)
     assert {p["draft_bytes_per_second"] for p in facts(world.houses[0].gateway, 1.0)["placement"]}
+
+
+class Guesser:
+    """A relay whose edge makes a guess every ``quick`` seconds, and sends eight as a cap lets it.
+
+    ``seen``: what it was seen to take for one so far.
+    """
+
+    def __init__(self, quick: float, seen: float, replica: SimpleNamespace) -> None:
+        self.quick, self.replica = quick, replica
+        window = SimpleNamespace(chain=lambda _most: list(range(8)))
+        self.session = SimpleNamespace(window=window, node_gap=seen, riding=True, cap=math.inf)
+        self.at_work = self.wanted = True
+        self.work, self.weight, self.onward = 9.0, 1.0, None
+
+    def go_on(self) -> None:
+        gap = max(self.quick, (FRAME_BYTES + 8 * 2.5) / self.session.cap / 8)
+        for _ in range(8):
+            self.session.node_gap += (gap - self.session.node_gap) / 8
+
+
+@pytest.mark.parametrize(
+    ("edges", "caps"),
+    [
+        ([(0.02, 0.02), (0.02, 0.5)], [125.0, 125.0]),  # one had a pause
+        ([(0.02, 0.02), (0.5, 0.5)], [234.0, 16.0]),  # one is slow
+        ([(0.02, 0.02), (0.02, 0.02), (0.02, 0.5)], [83.0, 83.0, 83.0]),
+    ],
+)
+def test_a_small_cap_is_no_proof_of_a_slow_edge(
+    edges: list[tuple[float, float]], caps: list[float]
+) -> None:
+    link = SimpleNamespace(goodput_up=None)
+    replica = SimpleNamespace(name="r0", machine=SimpleNamespace(link=link))
+    relays = [Guesser(quick, seen, replica) for quick, seen in edges]
+    shares = LiveShares("optimised", 2.5, band=250.0)
+    for second in range(20):
+        shares.look(relays, float(second))  # type: ignore[arg-type]
+        for relay in relays:
+            relay.go_on()
+    assert [r.session.cap for r in relays] == pytest.approx(caps, rel=0.2)
