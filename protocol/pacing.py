@@ -42,7 +42,8 @@ class Pacer:
     def __init__(self) -> None:
         self.cap = math.inf
         self.held: float | None = None
-        self._free_at = -math.inf
+        self._free_at = self._began = -math.inf
+        self._size = 0
 
     def free(self, now: float) -> bool:
         """Whether a frame may leave now; if not, it is :attr:`held`."""
@@ -51,14 +52,18 @@ class Pacer:
 
     def sent(self, size: int, now: float) -> None:
         """A frame of ``size`` bytes left, framing included."""
-        self._free_at = max(self._free_at, now) + size / self.cap
+        self._began, self._size = max(self._free_at, now), size
+        self._free_at = self._began + size / self.cap
 
     def limit(self, cap: float) -> None:
-        """From now on another cap. What waits under the old one waits no longer than that."""
-        if cap > self.cap:
-            self._free_at = -math.inf
+        """From now on another cap. What waits already goes by the highest since the last frame.
+
+        So caps that go up and down let no more leave than the higher one alone.
+        """
         self.cap = cap
+        self._free_at = min(self._free_at, self._began + self._size / cap)
 
     def lift(self) -> None:
         """Another connection: nothing is known of a cap there."""
-        self.cap, self.held, self._free_at = math.inf, None, -math.inf
+        self.cap, self.held, self._size = math.inf, None, 0
+        self._free_at = self._began = -math.inf

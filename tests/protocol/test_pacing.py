@@ -82,6 +82,19 @@ def test_another_cap() -> None:
     assert pacer.held is None
 
 
+@given(st.lists(st.sampled_from([16.0, 20.0, 40.0]), min_size=1, max_size=60))
+def test_caps_that_go_up_and_down_let_no_more_leave_than_the_highest(caps: list[float]) -> None:
+    pacer = Pacer()
+    pacer.limit(16.0)
+    left = 0
+    for i, cap in enumerate(caps):
+        pacer.limit(cap)
+        if pacer.free(0.1 * i):
+            pacer.sent(10, 0.1 * i)
+            left += 10
+    assert left <= max(16.0, *caps) * 0.1 * (len(caps) - 1) + 10 + 1e-6
+
+
 def capped(cap: float = 100.0) -> ConnectionPair:
     """A session that rides, told of a cap with its first verdict."""
     pair = ConnectionPair()
