@@ -142,6 +142,7 @@ class EdgeMachine:
 
     def weigh(self, session: EdgeSession, weight: float) -> None:
         """How much its latency counts against other sessions of this edge, at a cloud that asks."""
+        session.weight = weight
         known = self.welcome is not None and m.SHARES in self.welcome.features
         if self.state is State.READY and session.bound and known:
             self._outbox.put(m.Weigh(handle=session.handle, weight=weight), session.handle)
@@ -336,6 +337,8 @@ class EdgeMachine:
         limit = welcome.limits.max_message if welcome else m.LEAST_MESSAGE
         if (size := self._codec.weight(message)) <= limit:
             self._outbox.put(message, session.handle)
+            if session.weight != 1.0:
+                self.weigh(session, session.weight)  # the cloud may have forgotten the session
             return
         session.bound = bound
         if welcome:

@@ -89,7 +89,7 @@ class EdgeSession:
         self._closing = self._calling = self._full = False
         self._rides = self._closed = False
         self._sent = SentFrames()
-        self.pacer = Pacer()
+        self.pacer, self.weight = Pacer(), 1.0
 
     # --- the engine's side ------------------------------------------------------------------
 

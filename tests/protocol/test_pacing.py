@@ -239,6 +239,20 @@ def test_weights() -> None:
     assert pair.cloud_session(session).weight == 2.0
 
 
+def test_a_cloud_that_forgot_a_session_is_told_its_weight_again() -> None:
+    pair = ConnectionPair()
+    session = pair.open(1, 2)
+    pair.connect()
+    pair.settle()
+    pair.machine.weigh(session, 2.0)
+    pair.settle()
+    pair.table.sessions.clear()  # a restart, or room was needed
+    pair.lose()
+    pair.connect()
+    pair.settle()
+    assert pair.cloud_session(session).weight == 2.0
+
+
 def test_a_cloud_that_knows_no_shares_is_told_no_weights() -> None:
     pair = ConnectionPair(config())
     session = pair.open(1, 2)
