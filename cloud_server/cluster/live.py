@@ -95,6 +95,15 @@ class Figures:
             wait += FULL
         return cls(max(replica.way or link.srtt or 0.0, 1e-4), wait, fixed, speed, others)
 
+    def round(self, tokens: float, *, shared: bool) -> float:
+        """Seconds of a round in which so many tokens are judged, the way left aside.
+
+        ``shared``: somebody else is there, so that a pass is under way when guesses come: half of
+        one is waited for.
+        """
+        passes = self.fixed * (1.5 if shared else 1.0)
+        return self.wait + passes + (tokens + self.others) / self.speed
+
     def lost(self, relay: Relay) -> float:
         """Seconds of a round that this session loses to the way."""
         trip = relay.rtt + self.way
@@ -113,7 +122,9 @@ def problem(relays: list[Relay], figures: list[Figures], load: list[float]) -> P
     m, e = len(relays), len(figures)
     ways = np.array([f.way for f in figures])
     speed = np.array([f.speed for f in figures])
-    waits = np.array([f.wait + f.fixed for f in figures]) + np.array(load) / speed
+    waits = np.array(
+        [f.round(n - f.others, shared=m > 1 or n > 0) for f, n in zip(figures, load, strict=True)]
+    )
     waits += np.array([[f.lost(relay) for f in figures] for relay in relays]).mean(axis=0)
     # So wide a band that a share of it changes nothing: the rate is the gain's alone.
     rate = HEADER_BITS / ways
@@ -178,6 +189,7 @@ class LivePlacer:
             problem(here, figures, [float(f.others) for f in figures]), self._rng
         )
         tokens: Counter[str] = Counter()
+        users = {r.name: r.working + f.others for r, f in zip(among, figures, strict=True)}
         for relay in here:
             assert relay.replica is not None
             tokens[relay.replica.name] += round(work_of(relay))
@@ -188,21 +200,20 @@ class LivePlacer:
             if old is None or old is new or now - relay.since < INTERVAL:
                 continue
             work = round(work_of(relay))
-            before = _round(by_name[old.name], relay, tokens[old.name])
-            after = _round(by_name[new.name], relay, tokens[new.name] + work)
-            if after < (1 - BETTER) * before and _saves(relay, before - after, by_name[new.name]):
+            there, then = by_name[old.name], by_name[new.name]
+            before = there.lost(relay) + there.round(tokens[old.name], shared=users[old.name] > 1)
+            after = then.lost(relay) + then.round(
+                tokens[new.name] + work, shared=users[new.name] > 0
+            )
+            if after < (1 - BETTER) * before and _saves(relay, before - after, then):
                 tokens[old.name] -= work
                 tokens[new.name] += work
+                users[old.name] -= 1
+                users[new.name] += 1
                 moved.append((relay, new))
             if len(moved) == MOST_MOVES:
                 break
         return moved
-
-
-def _round(figures: Figures, relay: Relay, tokens: float) -> float:
-    """Seconds of a round at a replica that judges so many tokens in each."""
-    passes = figures.fixed + (tokens + figures.others) / figures.speed
-    return figures.lost(relay) + figures.wait + passes
 
 
 def _saves(relay: Relay, gain: float, there: Figures) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outrider.cloud_server.cluster.live import FULL, Figures, LivePlacer, _round, problem
+from outrider.cloud_server.cluster.live import FULL, Figures, LivePlacer, problem
 from outrider.protocol.decoding.sampling import Sampling
 from outrider.protocol.link import PassCurve
 
@@ -84,5 +84,16 @@ def test_whoever_need_not_wait_goes_where_passes_are_short(one) -> None:
     assert best() == 1
     guessing(relay, 4, "cost")
     assert best() == 0
-    assert _round(NEAR, relay, 5.0) == pytest.approx(0.004 + 0.060 + 0.005)
-    assert _round(FAR, relay, 5.0) == pytest.approx(0.180 + 0.015 + 0.005)
+    assert NEAR.round(5.0, shared=False) == pytest.approx(0.060 + 0.005)
+    assert FAR.round(5.0, shared=True) == pytest.approx(0.015 + 0.0075 + 0.005)
+
+
+def test_whoever_finds_a_slow_replica_busy_goes_to_a_quicker_one_that_is_farther(one) -> None:
+    """Half a pass of 60 ms is more than what the way to the middle one takes more."""
+    relay, _ = one
+    guessing(relay, 4, "cost")
+    middle = Figures(way=0.060, wait=0.0, fixed=0.015, speed=1000.0, others=0)
+    placer = LivePlacer("greedy")
+    for load, where in (([0.0, 0.0], 0), ([5.0, 0.0], 1), ([0.0, 5.0], 0), ([5.0, 5.0], 1)):
+        chosen = placer._associate(problem([relay], [NEAR, middle], load), placer._rng)
+        assert int(chosen[0]) == where
