@@ -9,13 +9,6 @@ from typing import Any
 from outrider.edge_client.answer import Answer
 from outrider.protocol.decoding.sampling import Sampling
 
-TOLERANCE = 1e-3
-"""Scores closer than this are a near-tie in float32: passes of one and of several tokens round
-differently, by about 3e-5 as measured; this is some thirty times that."""
-
-COARSE = 0.1
-"""The same where weights or sums are of lower precision: a 16-bit GGUF is off by 0.015."""
-
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -35,7 +28,7 @@ def check(
     Raises:
         BackendError: the target failed.
     """
-    from outrider.cloud_server.replay import audit, plain
+    from outrider.cloud_server.replay import audit, plain, tolerance_of
 
     alone = plain(
         target, answer.prompt_ids, sampling, max_tokens, stop=lambda output: output[-1] in eos
@@ -43,8 +36,7 @@ def check(
     count = len(answer.ids)
     if tuple(alone) == answer.ids:
         return Verdict(True, True, 0, count)
-    tolerance = TOLERANCE if target.info.dtype == "float32" else COARSE
-    found = audit(target, answer.prompt_ids, answer.ids, sampling, tolerance)
+    found = audit(target, answer.prompt_ids, answer.ids, sampling, tolerance_of(target))
     # After a near-tie the texts part ways; but an answer must still end where the rules say.
     full = len(answer.prompt_ids) + count >= target.info.n_ctx
     ended = full or count == max_tokens or (count > 0 and answer.ids[-1] in eos)

@@ -17,6 +17,18 @@ from outrider.protocol.errors import SettingError
 SLOT = 0
 """The slot that replaying uses; the target must not serve anybody else meanwhile."""
 
+TOLERANCE = 1e-3
+"""Scores closer than this are a near-tie in float32: passes of one and of several tokens round
+differently, by about 3e-5 as measured; this is some thirty times that."""
+
+COARSE = 0.1
+"""The same where weights or sums are of lower precision: a 16-bit GGUF is off by 0.015."""
+
+
+def tolerance_of(target: Target) -> float:
+    """What is a near-tie for this target, in the units of its scores."""
+    return TOLERANCE if target.info.dtype == "float32" else COARSE
+
 
 @dataclass(frozen=True, slots=True)
 class Audit:

@@ -174,7 +174,7 @@ def test_what_identical_and_exact_mean(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not short.exact
     ended = check(target, frozenset({alone[2]}), answer(alone[:3]), sampling, 6)
     assert ended.identical or alone[2] in alone[:2]
-    monkeypatch.setattr("outrider.cli.check.TOLERANCE", 1e9)
+    monkeypatch.setattr("outrider.cloud_server.replay.TOLERANCE", 1e9)
     near = check(target, frozenset(), answer(other), sampling, 6)
     assert (near.identical, near.exact) == (False, True)
     assert near.near_ties > 0
