@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import count
 from math import inf
 
 import msgspec
@@ -31,6 +32,8 @@ from outrider.protocol.objective import Objective
 from outrider.protocol.offers import MAX_OFFERED, Offers
 from outrider.protocol.packing import PrefixDigest
 
+_begun = count(1)
+
 TOLD_LOG = 64
 """Verdicts remembered until the edge answers them."""
 
@@ -43,9 +46,10 @@ MAX_VERDICT_IDS = 1024
 class CloudSession:
     """State of one session. ``link`` identifies the connection that serves it; None: detached.
 
-    ``told`` is how many committed ids the edge knows on this connection. ``begun`` counts answers
-    begun, so that a pass that outlives its answer can be told apart. ``reply_time`` is the smoothed
-    time from a verdict to the edge's next frame, ``node_gap`` that between guesses of one epoch,
+    ``told`` is how many committed ids the edge knows on this connection. ``begun`` numbers answers
+    begun, of all sessions, so that a pass that outlives its answer can be told apart, and what is
+    kept for one that was forgotten from what its key names now. ``reply_time`` is the smoothed time
+    from a verdict to the edge's next frame, ``node_gap`` that between guesses of one epoch,
     ``queue_time`` and ``target_time`` are the engine's figures of the last pass, all in seconds.
     ``scores``: the edge takes proposals of the cloud's, which ``offers`` keeps.
     ``passes`` counts those that decided something for the answer. ``admitted``: it is the answer's
@@ -132,7 +136,7 @@ class CloudSession:
             self.uncharged += len(ids)
             self.prompt_len = request.prompt_len if request.ids else len(self.ids)
             self.running, self.ended = True, None
-            self.begun += 1
+            self.begun = next(_begun)
             self.passes = 0
             end = len(self.ids)
             asked = request.logprobs

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 
+import numpy as np
+
 from outrider.cloud_server.scheduling.batch import Caps, Choice, Rank, Request, fed, seconds, worth
 from outrider.cloud_server.scheduling.control import SpeculationControl
 from outrider.cloud_server.scheduling.policies import SchedulerName
@@ -74,12 +76,14 @@ class PlainScheduler:
     def _weights(self, asks: Sequence[Ask], lateness: Sequence[float]) -> list[float]:
         """Late sessions and keys under their share weigh more; the mean is about 1."""
         factors = self.shares.factors(ask.owner for ask in asks)
+        # Numpy's power differs from Python's in the last bit now and then, which decides ties.
+        powers = (np.array(lateness) ** LATENESS).tolist()
         return [
             min(
                 MOST_WEIGHT,
-                max(LEAST_WEIGHT, share * late**LATENESS * factors[ask.owner]),
+                max(LEAST_WEIGHT, share * late * factors[ask.owner]),
             )
-            for ask, late, share in zip(asks, lateness, _shares(asks), strict=True)
+            for ask, late, share in zip(asks, powers, _shares(asks), strict=True)
         ]
 
     def _ahead(self, ask: Ask, late: float) -> bool:
@@ -109,7 +113,8 @@ def _shares(asks: Sequence[Ask]) -> list[float]:
     given: dict[str, list[float]] = {}
     for ask in asks:
         given.setdefault(ask.owner, []).append(ask.request.weight)
-    return [a.request.weight * len(given[a.owner]) / sum(given[a.owner]) for a in asks]
+    mean = {owner: sum(weights) / len(weights) for owner, weights in given.items()}
+    return [a.request.weight / mean[a.owner] for a in asks]
 
 
 def _lateness(asks: Sequence[Ask]) -> list[float]:
