@@ -59,9 +59,7 @@ def wait(
     """
     if count == 0 or first > longest:
         return 0.0
-    steps = max(1, count - 1)
-    mean = (first + steps * gap - first) / steps  # rounded as they are: 0 if gaps are lost in it
-    meanwhile = max(1.0, pass_time / mean if mean > 0 else float(count))
+    meanwhile = max(1.0, pass_time / gap if gap > 0 else float(count))
     further = (1 - 1 / meanwhile) / (1 - alpha**meanwhile)
     target = stance.worth * pass_time
     best, best_wait = target * alpha ** (live + 1) * further, 0.0

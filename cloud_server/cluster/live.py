@@ -102,19 +102,14 @@ class Figures:
         one is waited for.
         """
         passes = self.fixed * (1.5 if shared else 1.0)
-        return self.wait + passes + (tokens + self.others) / self.speed
+        return self.wait + passes + tokens / self.speed
 
     def lost(self, relay: Relay) -> float:
         """Seconds of a round that this session loses to the way."""
         trip = relay.rtt + self.way
         if relay.session.objective == "cost" or relay.session.ratio:
             return trip
-        return min(trip, (work_of(relay) - 1.0) * self.fixed)
-
-
-def work_of(relay: Relay) -> float:
-    """Tokens that a round of this session asks a replica for: its guesses and one more."""
-    return 1.0 + len(relay.session.window.chain(16)) if relay.session.riding else 1.0
+        return min(trip, (relay.asks - 1.0) * self.fixed)
 
 
 def problem(relays: list[Relay], figures: list[Figures], load: list[float]) -> Problem:
@@ -123,7 +118,7 @@ def problem(relays: list[Relay], figures: list[Figures], load: list[float]) -> P
     ways = np.array([f.way for f in figures])
     speed = np.array([f.speed for f in figures])
     waits = np.array(
-        [f.round(n - f.others, shared=m > 1 or n > 0) for f, n in zip(figures, load, strict=True)]
+        [f.round(n, shared=m > 1 or n > 0) for f, n in zip(figures, load, strict=True)]
     )
     waits += np.array([[f.lost(relay) for f in figures] for relay in relays]).mean(axis=0)
     # So wide a band that a share of it changes nothing: the rate is the gain's alone.
@@ -135,7 +130,7 @@ def problem(relays: list[Relay], figures: list[Figures], load: list[float]) -> P
         band=np.full(e, 1e4 * float(rate.max())),
         bits=np.full(m, HEADER_BITS),
         draft=np.array([max(1e-3, r.session.node_gap or 0.0) for r in relays]),
-        work=np.array([work_of(r) for r in relays]),
+        work=np.array([r.asks for r in relays]),
         speed=speed,
         queue=waits,
         battery=np.ones(m),
@@ -168,7 +163,7 @@ class LivePlacer:
         """Where the policy puts one more session, those that are there already being its load."""
         figures = [Figures.of(r) for r in among]
         load = [
-            sum(work_of(o) for o in r.relays.values() if o.at_work and o is not relay) + f.others
+            sum(o.asks for o in r.relays.values() if o.at_work and o is not relay) + f.others
             for r, f in zip(among, figures, strict=True)
         ]
         server = self._associate(problem([relay], figures, load), self._rng)
@@ -188,18 +183,18 @@ class LivePlacer:
         wanted = self._associate(
             problem(here, figures, [float(f.others) for f in figures]), self._rng
         )
-        tokens: Counter[str] = Counter()
+        tokens = Counter({r.name: f.others for r, f in zip(among, figures, strict=True)})
         users = {r.name: r.working + f.others for r, f in zip(among, figures, strict=True)}
         for relay in here:
             assert relay.replica is not None
-            tokens[relay.replica.name] += round(work_of(relay))
+            tokens[relay.replica.name] += round(relay.asks)
         moved: list[tuple[Relay, Replica]] = []
         by_name = dict(zip((r.name for r in among), figures, strict=True))
         for relay, j in zip(here, wanted, strict=True):
             old, new = relay.replica, among[int(j)]
             if old is None or old is new or now - relay.since < INTERVAL:
                 continue
-            work = round(work_of(relay))
+            work = round(relay.asks)
             there, then = by_name[old.name], by_name[new.name]
             before = there.lost(relay) + there.round(tokens[old.name], shared=users[old.name] > 1)
             after = then.lost(relay) + then.round(
@@ -221,5 +216,5 @@ def _saves(relay: Relay, gain: float, there: Figures) -> bool:
     session = relay.session
     asked = session.request
     left = (asked.max_tokens if asked else 0) - (len(session.ids) - session.prompt_len)
-    rounds = left / max(1.0, work_of(relay))
+    rounds = left / max(1.0, relay.asks)
     return gain * rounds > PAYS * (len(session.ids) / there.speed + there.way)

@@ -22,6 +22,9 @@ from outrider.runtime.lm.base import common_prefix
 if TYPE_CHECKING:
     from outrider.cloud_server.cluster.replica import Replica
 
+MOST_ASKED = 16
+"""Guesses of a round that count, where work is reckoned."""
+
 
 @dataclass(slots=True, eq=False)
 class Relay:
@@ -30,8 +33,8 @@ class Relay:
     ``begun`` is the answer of the edge's side that ``onward`` works on. ``since``: when it was
     placed where it is, in seconds; ``moves``: how often the answer under way changed its replica.
     ``waiting``: since when its answer has had no replica, for the reason ``why``. ``work``: tokens
-    that a round of it asks for lately; ``weight``: what its replica was told that it counts.
-    ``rtt``: seconds to its edge and back, 0 until that is known.
+    that a round of it asks for lately. ``rtt``: seconds to its edge and back, 0 until that is
+    known.
     """
 
     session: CloudSession
@@ -43,9 +46,18 @@ class Relay:
     waiting: float | None = None
     why: SessionError | None = None
     work: float = 1.0
-    weight: float = 1.0
     rtt: float = 0.0
     _epoch: Guesses | None = None
+
+    @property
+    def weight(self) -> float:
+        """What its replica was told that it counts; 1 unless told otherwise."""
+        return 1.0 if self.onward is None else self.onward.weight
+
+    @property
+    def asks(self) -> float:
+        """Tokens that a round of it asks a replica for now: its live guesses and one more."""
+        return 1.0 + len(self.session.window.chain(MOST_ASKED)) if self.session.riding else 1.0
 
     @property
     def wanted(self) -> bool:
@@ -108,7 +120,6 @@ class Relay:
             self.replica.relays.pop(self.onward, None)
             self.replica.machine.close(self.onward)
         self.replica = self.onward = self._epoch = None
-        self.weight = 1.0
 
     def push(self) -> None:
         """Hand on what the edge guesses, as far as it can still be right."""

@@ -18,7 +18,7 @@ from outrider.cloud_server.cluster.relay import Relay
 from outrider.cloud_server.cluster.replica import Replica
 from outrider.cloud_server.placement.problem import Floats
 from outrider.cloud_server.placement.shares import linear_bands, root_shares
-from outrider.protocol.pacing import FRAME_BYTES, LEAST_CAP, cap_code, cap_rate
+from outrider.protocol.pacing import FRAME_BYTES, cap_code, cap_rate
 
 ShareName = Literal["equal", "optimised"]
 SHARES: tuple[ShareName, ...] = ("equal", "optimised")
@@ -69,8 +69,7 @@ class LiveShares:
         for relay in working:
             assert relay.replica is not None
             places[relay.replica.name].append(relay)
-            asks = 1.0 + len(relay.session.window.chain(16))
-            relay.work += GAIN * (asks - relay.work)
+            relay.work += GAIN * (relay.asks - relay.work)
         for there in places.values():
             self._share(there)
 
@@ -81,7 +80,7 @@ class LiveShares:
         work = np.array([relay.work for relay in relays])
         weights = np.ones(len(relays))
         if self.kind == "optimised":
-            weights = root_shares(work) * len(relays)
+            weights = root_shares(work, np.zeros(len(relays), np.int64)) * len(relays)
         for relay, weight in zip(relays, weights.tolist(), strict=True):
             _weigh(relay, replica, weight)
         band = min(self.band, replica.machine.link.goodput_up or math.inf)
@@ -104,16 +103,14 @@ class LiveShares:
 
 
 def _weigh(relay: Relay, replica: Replica, weight: float) -> None:
-    told = relay.weight
-    if abs(weight - told) > NOTICED * told and relay.onward is not None:
-        relay.weight = weight
+    if relay.onward is not None and abs(weight - relay.weight) > NOTICED * relay.weight:
         replica.machine.weigh(relay.onward, weight)
 
 
 def _limit(relay: Relay, cap: float) -> None:
     """Small changes are not told: the edge plans by what it knows."""
     session = relay.session
-    code = cap_code(max(cap, LEAST_CAP))
+    code = cap_code(cap)
     known = cap_code(session.cap)
     if code == known or (code and known and abs(code - known) < STEPS_NOTICED):
         return

@@ -42,15 +42,13 @@ def optimised(problem: Problem, server: Ints, *, exact: bool = False) -> Placeme
 
 def compute_shares(problem: Problem, server: Ints) -> Floats:
     """In closed form."""
-    root = np.sqrt(problem.work)
-    whole = np.bincount(server, root, problem.servers)
-    return np.asarray(root / whole[server])
+    return root_shares(problem.work, server)
 
 
-def root_shares(work: Floats) -> Floats:
-    """The same for the devices of one server: in proportion to the root of their work."""
+def root_shares(work: Floats, server: Ints) -> Floats:
+    """Of each server its devices have shares in proportion to the root of their work."""
     root = np.sqrt(work)
-    return np.asarray(root / root.sum())
+    return np.asarray(root / np.bincount(server, root)[server])
 
 
 def linear_bands(size: Floats, draft: Floats, band: float) -> Floats:

@@ -66,6 +66,7 @@ def arrivals(session: CloudSession, now: float, limit: int) -> list[float]:
 def wait(
     live: int,
     arrivals: Sequence[float],
+    gap: float,
     *,
     alpha: float,
     pass_time: float,
@@ -74,12 +75,12 @@ def wait(
 ) -> float:
     """Seconds to wait for further guesses; 0: start now.
 
-    ``arrivals[j]`` is when the (j+1)-th next guess is expected, in seconds from now. Those that
+    ``arrivals[j]`` is when the (j+1)-th next guess is expected, in seconds from now, ``gap`` after
+    the one before. Those that
     come after ``longest`` are not waited for: setting out for them would be a wait for nothing.
     """
     if not arrivals:
         return 0.0
-    gap = (arrivals[-1] - arrivals[0]) / max(1, len(arrivals) - 1)
     meanwhile = pass_time / gap if gap > 0 else float(len(arrivals))
     meanwhile = max(1.0, meanwhile)
     further = (1 - 1 / meanwhile) / (1 - alpha**meanwhile)
@@ -209,6 +210,7 @@ class PlainPlanner(Planner):
         delay = wait(
             live,
             expected,
+            session.node_gap or 0.0,
             alpha=pace.edge.alpha,
             pass_time=pass_time,
             stance=stance,

@@ -108,6 +108,18 @@ def capped(cap: float = 100.0) -> ConnectionPair:
     return pair
 
 
+def holding() -> ConnectionPair:
+    """One guess has left, another one waits for its turn."""
+    pair = capped()
+    (session,) = pair.machine.sessions
+    session.guess([5])
+    pair.settle()
+    session.guess([6])
+    pair.settle()
+    assert session.pacer.held is not None
+    return pair
+
+
 def test_guesses_wait_and_go_together() -> None:
     pair = capped()
     (session,) = pair.machine.sessions
@@ -130,12 +142,8 @@ def test_guesses_wait_and_go_together() -> None:
 
 
 def test_what_the_text_has_passed_never_leaves() -> None:
-    pair = capped()
+    pair = holding()
     (session,) = pair.machine.sessions
-    session.guess([5])
-    pair.settle()
-    session.guess([6])
-    pair.settle()
     pair.verify(session, lambda _: 9)  # neither
     pair.settle()
     assert not session.window.ahead
@@ -179,23 +187,17 @@ def test_a_cap_is_told_once_for_each_change() -> None:
     pair = capped()
     (session,) = pair.machine.sessions
     cloud = pair.cloud_session(session)
-    pair.verify(session, lambda ids: ids[-1])
-    assert (cloud.news(0.0, 0.0) or Verdict(answer=0, at=0)).cap is None  # type: ignore[union-attr]
-    cloud.cap = math.inf
-    pair.verify(session, lambda ids: ids[-1])
-    news = cloud.news(0.0, 0.0)
-    assert isinstance(news, Verdict)
-    assert news.cap == math.inf
+    for cap, said in ((cloud.cap, None), (math.inf, math.inf), (math.inf, None)):
+        cloud.cap = cap
+        pair.verify(session, lambda ids: ids[-1])
+        news = cloud.news(0.0, 0.0)
+        assert isinstance(news, Verdict)
+        assert news.cap == said
 
 
 def test_a_new_connection_knows_of_none_until_it_is_told() -> None:
-    pair = capped()
+    pair = holding()
     (session,) = pair.machine.sessions
-    session.guess([5])
-    pair.settle()
-    session.guess([6])
-    pair.settle()
-    assert session.pacer.held is not None
     pair.lose()
     assert pair.machine.next_timeout() is None
     assert math.isinf(session.pacer.cap)

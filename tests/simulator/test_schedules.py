@@ -49,6 +49,14 @@ def test_schedules_under_caps(start: int) -> None:
     assert {seed: wrong for seed in seeds if (wrong := judge_world(capped(seed)))} == {}
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("start", range(1000, 5000, 500))
+def test_many_schedules_under_caps(start: int) -> None:
+    seeds = range(start, start + 500)
+    assert {seed: wrong for seed in seeds if (wrong := judge_world(capped(seed)))} == {}
+
+
 def test_caps_make_frames_wait() -> None:
     """Of the same worlds with and without caps: fewer frames in most of those where it matters."""
     fewer = more = 0

@@ -269,6 +269,16 @@ class Town:
         edge.house.gateway.look(there, self.now)
         self.connect(edge)
 
+    def strike(self) -> None:
+        """A replica or a gateway dies, or an edge's link breaks."""
+        trouble = self.dice.randrange(3)
+        if trouble == 0:
+            self.kill_replica(self.dice.choice(sorted(self.verifiers)))
+        elif trouble == 1:
+            self.kill_gateway(self.dice.randrange(len(self.houses)))
+        else:
+            self.drop(self.dice.choice(self.edges))
+
     def drain(self, name: str) -> None:
         for house in self.houses:
             house.gateway.drain(name, self.now)

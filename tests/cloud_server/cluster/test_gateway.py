@@ -34,13 +34,7 @@ def test_whoever_dies(town, seed: int) -> None:
     for _ in range(12):
         for _ in range(world.dice.randrange(5, 60)):
             world.step()
-        trouble = world.dice.randrange(3)
-        if trouble == 0:
-            world.kill_replica(world.dice.choice(sorted(world.verifiers)))
-        elif trouble == 1:
-            world.kill_gateway(world.dice.randrange(len(world.houses)))
-        else:
-            world.drop(world.dice.choice(world.edges))
+        world.strike()
     world.run()
     world.right()
 
